@@ -1,0 +1,52 @@
+//! The names and sizes of the maps, and the number that all pins stand under.
+
+/// Goes up with every change of a key, a value or the meaning of one. Pins live in `BPF_ROOT/portway/v<number>`.
+pub const LAYOUT_VERSION: u32 = 1;
+
+pub const FRONTENDS: &str = "pw_frontends";
+pub const SERVICES: &str = "pw_services";
+pub const RUNS: &str = "pw_runs";
+pub const MAGLEV: &str = "pw_maglev";
+pub const BACKENDS: &str = "pw_backends";
+pub const AFFINITY: &str = "pw_affinity";
+pub const SOURCE_RANGES: &str = "pw_source_ranges";
+pub const SERVICE_NAMES: &str = "pw_service_names";
+pub const SOCK: &str = "pw_sock";
+pub const SOCK_UDP: &str = "pw_sock_udp";
+pub const SOCK_REPLIES: &str = "pw_sock_replies";
+pub const LOCAL_ADDRESSES: &str = "pw_local_addresses";
+pub const CONFIG: &str = "pw_config";
+pub const METRICS: &str = "pw_metrics";
+
+/// Entries of each map, by default for 10,000 services and 150,000 endpoints with room for a second version of all
+/// of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    pub frontends: u32,
+    pub services: u32,
+    /// Records: each service takes [`crate::RunHeader::RECORDS`] and one for each backend.
+    pub runs: u32,
+    pub backends: u32,
+    /// `u16` slots; 1 where Maglev is off.
+    pub maglev: u32,
+    pub affinity: u32,
+    pub source_ranges: u32,
+    pub local_addresses: u32,
+    /// Of `pw_sock_udp` and of `pw_sock_replies`.
+    pub exchanges: u32,
+}
+
+impl Sizes {
+    /// The sizes that the object declares and the agent uses unless told otherwise.
+    pub const DEFAULT: Self = Self {
+        frontends: 131_072,
+        services: 65_536,
+        runs: 524_288,
+        backends: 262_144,
+        maglev: 1,
+        affinity: 65_536,
+        source_ranges: 65_536,
+        local_addresses: 16_384,
+        exchanges: 131_072,
+    };
+}

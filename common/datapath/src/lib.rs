@@ -1,0 +1,49 @@
+//! What the kernel programs and user space agree on: the layouts of all map keys and values, and the decisions
+//! made from them.
+//!
+//! Keys and values are `repr(C)`, integers and byte arrays only, padding explicit and zero, sizes asserted at
+//! compile time. The decisions ([`translate`]) are functions over the [`Tables`] trait: the eBPF programs run
+//! them on real maps, tests and `portway plan` on tables in memory, `portway explain` on a dump.
+//!
+//! The crate deliberately has no `std`, no `alloc`, no clock and no maps of its own.
+
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod addr;
+mod affinity;
+mod backend;
+mod config;
+mod exchange;
+mod frontend;
+pub mod layout;
+pub mod maglev;
+mod metrics;
+mod name;
+mod service;
+mod socket;
+mod source_range;
+mod tables;
+mod translate;
+#[cfg(feature = "user")]
+mod user;
+
+pub use addr::{Addr, Family, Port, Protocol};
+pub use affinity::{AffinityKey, AffinityValue};
+pub use backend::{BackendIndex, BackendRef, BackendSlot, Membership};
+pub use config::{NodeConfig, Settings};
+pub use exchange::{ExchangeKey, ExchangeValue, ReplyKey, ReplyValue, UDP_IDLE_NS};
+pub use frontend::{FrontendKey, FrontendKind, FrontendValue, LocalAddress};
+pub use metrics::Counter;
+pub use name::{NAME_BYTES, NameTooLong, ServiceName};
+pub use service::{RECORD_WORDS, Record, RunBackend, RunHeader, RunOffset, ServiceFlags, ServiceIndex, ServiceWord};
+pub use socket::SocketTranslation;
+pub use source_range::SourceRange;
+pub use tables::Tables;
+pub use translate::{
+    Client, Destination, PassReason, Translation, Verdict, bind_is_denied, original_peer, reply_source, translate,
+    translate_datagram,
+};

@@ -1,0 +1,18 @@
+//! Kubernetes objects in, map operations out.
+//!
+//! ```text
+//! bytes of a manifest, a watch event
+//!    │ k8s            decode, default, validate: our types and a list of what was refused
+//!    ▼
+//! loadbalancer        apply(object) → the service ports and frontends it made dirty
+//!    │ plan           dirty ones → TableOps, in an order that is right at every step
+//!    ▼
+//! tables              the operations, tables in memory, a dump, and the rows that people read
+//! ```
+//!
+//! Pure: no clock, no files, no environment, no kernel, no async. A change costs what changed.
+
+#![forbid(unsafe_code)]
+
+pub mod loadbalancer;
+pub mod tables;
