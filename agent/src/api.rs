@@ -1,0 +1,210 @@
+//! What the agent answers on its unix socket, shared with the command line.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`] |
+//! | `GET /v1/services` | array of [`Service`], in the order of `portway plan` |
+//! | `GET /v1/rows` | array of [`Row`]: exactly `portway plan -o json`, from what the agent wants |
+//! | `GET /v1/config` | array of [`Setting`], by key |
+//! | `GET /v1/rejects` | array of [`Reject`] |
+//! | `GET /v1/clashes` | array of [`Clash`] |
+//!
+//! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
+
+use portway_model::tables::Row;
+use serde::{Deserialize, Serialize};
+
+/// Paths on the socket.
+pub mod path {
+    pub const STATUS: &str = "/v1/status";
+    pub const SERVICES: &str = "/v1/services";
+    pub const ROWS: &str = "/v1/rows";
+    pub const CONFIG: &str = "/v1/config";
+    pub const REJECTS: &str = "/v1/rejects";
+    pub const CLASHES: &str = "/v1/clashes";
+}
+
+/// The body of an answer that is not 200.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    pub error: String,
+}
+
+/// How the agent is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub version: String,
+    /// The node's name, "" where none was given.
+    pub node: String,
+    pub pid: u32,
+    /// Seconds since the agent's start.
+    pub uptime_seconds: f64,
+    pub ready: bool,
+    /// What is missing until the agent is ready, e.g. `first sync of /etc/portway/manifests`.
+    pub waiting_for: Vec<String>,
+    pub kube_proxy_replacement: KubeProxyReplacement,
+    pub kernel: Kernel,
+    pub sources: Vec<Source>,
+    pub counts: Counts,
+    pub maps: Vec<MapUse>,
+    pub writes: Writes,
+    /// Things a person should look at, most serious first; empty when all is well.
+    pub warnings: Vec<String>,
+}
+
+/// The block that scripts read; the field's words are Cilium's (`status --verbose`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeProxyReplacement {
+    /// `True` or `False`.
+    pub status: String,
+    /// `Enabled`, `Disabled` or `Host namespace only`.
+    pub socket_lb: String,
+    /// `TCP, UDP`.
+    pub protocols: Vec<String>,
+    /// Devices with an address on which NodePorts answer, with those addresses.
+    pub devices: Vec<Device>,
+    /// `SNAT`.
+    pub mode: String,
+    /// `Random` or `Maglev (Table Size: N)`.
+    pub backend_selection: String,
+    pub session_affinity: String,
+    pub graceful_termination: String,
+    pub nat46x64: String,
+    pub xdp_acceleration: String,
+    pub services: Vec<ServiceSupport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub name: String,
+    pub addresses: Vec<String>,
+}
+
+/// A type of service and whether it is served, e.g. `NodePort`, `Enabled (Range: 30000-32767)`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceSupport {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// What the errno self-test found at start, one line a check.
+    pub self_test: Vec<Check>,
+    /// What this kernel cannot do and what that means.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// Where objects come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// `directory`.
+    pub kind: String,
+    pub path: String,
+    /// `synced`, `first sync` or `missing` (the directory is gone; its last objects are kept).
+    pub state: String,
+    pub files: u64,
+    pub objects: u64,
+    /// Seconds since the last change was seen; absent before the first.
+    pub last_change_seconds: Option<f64>,
+    /// Files that could not be read or parsed; their last good objects are kept.
+    pub broken: Vec<BrokenFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokenFile {
+    pub path: String,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Service ports of one family (a dual-stack port counts twice).
+    pub service_ports: u64,
+    pub frontends: u64,
+    pub backends: u64,
+    pub rejects: u64,
+    pub clashes: u64,
+    pub local_addresses: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MapUse {
+    pub name: String,
+    pub used: u64,
+    pub size: u64,
+    /// Kernel memory in bytes, where the kernel tells it.
+    pub bytes: u64,
+}
+
+/// How the agent's writes to the kernel go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Writes {
+    pub operations: u64,
+    pub failures: u64,
+    /// Services and frontends that are not as wanted yet; they are tried again.
+    pub outstanding: u64,
+    pub last_error: Option<String>,
+    /// Freed runs, backends and service indices that wait for a grace period.
+    pub awaiting_grace: u64,
+}
+
+/// A frontend, with the index that its service port has in the maps (0: not programmed).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    pub id: u32,
+    #[serde(flatten)]
+    pub row: Row,
+}
+
+/// A configuration key and where its value came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    pub key: String,
+    pub value: String,
+    pub default: String,
+    /// `flag`, `environment`, `directory` or `default`.
+    pub origin: String,
+    /// `honoured`, `retired`, `not-offered`, `dangerous` or `unknown`.
+    pub class: String,
+    pub help: String,
+}
+
+/// An object, or a field of one, that was refused. The rest of the object and of its file is served.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Reject {
+    pub kind: String,
+    /// `namespace/name`, or the name alone.
+    pub name: String,
+    pub field: String,
+    pub value: String,
+    pub reason: String,
+}
+
+/// An address, port and protocol that more than one service wants.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Clash {
+    /// `10.0.0.1:80/TCP`.
+    pub frontend: String,
+    /// `ClusterIP default/web:http`.
+    pub winner: String,
+    pub losers: Vec<String>,
+}
