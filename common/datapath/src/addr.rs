@@ -3,11 +3,14 @@ use core::fmt;
 /// An IP address: 16 bytes in network order, IPv4 as an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`).
 ///
 /// One type, one map and one program path serve both families.
+///
+/// Held as words, as the kernel's structures hold it: with bytes the compiler would build every key on the
+/// program's stack byte by byte.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Addr([u8; 16]);
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Addr([u32; 4]);
 
-const _: () = assert!(size_of::<Addr>() == 16 && align_of::<Addr>() == 1);
+const _: () = assert!(size_of::<Addr>() == 16 && align_of::<Addr>() == 4);
 
 /// The family of an address, of a frontend and so of a service index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,51 +23,58 @@ impl Addr {
     /// `::ffff:0.0.0.0`: the address of IPv4 frontends that answer on any address of the node.
     pub const ANY_V4: Self = Self::v4([0, 0, 0, 0]);
     /// `::`: the address of IPv6 frontends that answer on any address of the node.
-    pub const ANY_V6: Self = Self([0; 16]);
+    pub const ANY_V6: Self = Self([0; 4]);
+
+    /// The third word of an IPv4-mapped address.
+    const MAPPED: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
     /// From four octets in network order.
     #[inline(always)]
     pub const fn v4(o: [u8; 4]) -> Self {
-        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, o[0], o[1], o[2], o[3]])
+        Self([0, 0, Self::MAPPED, u32::from_ne_bytes(o)])
+    }
+
+    /// From the word in which a kernel structure holds an IPv4 address: network order in memory.
+    #[inline(always)]
+    pub const fn from_v4_word(word: u32) -> Self {
+        Self([0, 0, Self::MAPPED, word])
     }
 
     /// From sixteen octets in network order. A v4-mapped address *is* the IPv4 address.
     #[inline(always)]
     pub const fn v6(o: [u8; 16]) -> Self {
-        Self(o)
+        Self([
+            u32::from_ne_bytes([o[0], o[1], o[2], o[3]]),
+            u32::from_ne_bytes([o[4], o[5], o[6], o[7]]),
+            u32::from_ne_bytes([o[8], o[9], o[10], o[11]]),
+            u32::from_ne_bytes([o[12], o[13], o[14], o[15]]),
+        ])
     }
 
     /// From four words as a kernel structure holds them: network order in memory.
     #[inline(always)]
     pub const fn from_words(w: [u32; 4]) -> Self {
-        let (a, b, c, d) = (w[0].to_ne_bytes(), w[1].to_ne_bytes(), w[2].to_ne_bytes(), w[3].to_ne_bytes());
-        Self([
-            a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3],
-        ])
+        Self(w)
     }
 
     /// Four words as a kernel structure holds them: network order in memory.
     #[inline(always)]
     pub const fn words(self) -> [u32; 4] {
-        let b = self.0;
-        [
-            u32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
-            u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
-            u32::from_ne_bytes([b[8], b[9], b[10], b[11]]),
-            u32::from_ne_bytes([b[12], b[13], b[14], b[15]]),
-        ]
+        self.0
     }
 
     /// The octets in network order.
     #[inline(always)]
     pub const fn octets(self) -> [u8; 16] {
-        self.0
+        let [a, b, c, d] = self.0;
+        let (a, b, c, d) = (a.to_ne_bytes(), b.to_ne_bytes(), c.to_ne_bytes(), d.to_ne_bytes());
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]
     }
 
     #[inline(always)]
     pub const fn family(self) -> Family {
-        let w = self.words();
-        if w[0] == 0 && w[1] == 0 && w[2] == u32::from_be_bytes([0, 0, 0xff, 0xff]).to_be() {
+        let w = self.0;
+        if w[0] == 0 && w[1] == 0 && w[2] == Self::MAPPED {
             Family::V4
         } else {
             Family::V6
@@ -90,12 +100,25 @@ impl Addr {
     #[inline(always)]
     pub const fn is_loopback(self) -> bool {
         match self.family() {
-            Family::V4 => self.0[12] == 127,
+            Family::V4 => self.0[3].to_ne_bytes()[0] == 127,
             Family::V6 => {
                 let w = self.words();
                 w[0] == 0 && w[1] == 0 && w[2] == 0 && w[3] == 1u32.to_be()
             }
         }
+    }
+}
+
+impl Ord for Addr {
+    /// By number, whatever the byte order of the machine.
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        self.octets().cmp(&other.octets())
+    }
+}
+
+impl PartialOrd for Addr {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -110,10 +133,9 @@ impl From<core::net::IpAddr> for Addr {
 
 impl From<Addr> for core::net::IpAddr {
     fn from(addr: Addr) -> Self {
-        let v6 = core::net::Ipv6Addr::from(addr.0);
         match addr.family() {
-            Family::V4 => Self::V4(core::net::Ipv4Addr::new(addr.0[12], addr.0[13], addr.0[14], addr.0[15])),
-            Family::V6 => Self::V6(v6),
+            Family::V4 => Self::V4(core::net::Ipv4Addr::from(addr.0[3].to_ne_bytes())),
+            Family::V6 => Self::V6(core::net::Ipv6Addr::from(addr.octets())),
         }
     }
 }
@@ -256,6 +278,12 @@ mod tests {
         for s in ["10.1.2.3", "fd00:1:2:3:4:5:6:7", "::1", "127.0.0.1"] {
             assert_eq!(Addr::from_words(addr(s).words()), addr(s));
         }
+    }
+
+    #[test]
+    fn addresses_are_ordered_by_number() {
+        let sorted = ["::1", "1.2.3.4", "10.0.0.1", "10.0.0.2", "10.0.1.0", "fd00::1", "fd00::1:0"].map(addr);
+        assert!(sorted.is_sorted());
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub struct FrontendKey {
     _pad: u8,
 }
 
-const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>() == 1);
+const _: () = assert!(size_of::<FrontendKey>() == 20 && align_of::<FrontendKey>() == 4);
 
 impl FrontendKey {
     #[inline(always)]

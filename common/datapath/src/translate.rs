@@ -107,7 +107,8 @@ pub fn translate_datagram<T: Tables>(tables: &T, client: Client, cookie: u64, to
     let (backend, reference) = match kept {
         Some(kept) => kept,
         None => match choose(tables, client, &version) {
-            Some(chosen) => chosen,
+            Some((backend, Some(reference))) => (backend, reference),
+            Some((backend, None)) => (backend, reference(tables, backend.index)),
             None => return inconsistent(tables),
         },
     };
@@ -246,13 +247,13 @@ fn hit(value: FrontendValue) -> Option<Hit> {
     Some(Hit { service: value.service(), kind: value.kind()? })
 }
 
-/// A backend of `version` for `client`: the one it is bound to, or a random one.
+/// A backend of `version` for `client`: the one it is bound to, or a random one. The reference comes along where
+/// affinity had to look it up.
 #[inline(always)]
-fn choose<T: Tables>(tables: &T, client: Client, version: &Version) -> Option<(RunBackend, BackendRef)> {
+fn choose<T: Tables>(tables: &T, client: Client, version: &Version) -> Option<(RunBackend, Option<BackendRef>)> {
     let seconds = version.header.affinity_seconds;
     if seconds == 0 {
-        let backend = random_backend(tables, version)?;
-        return Some((backend, reference(tables, backend.index)));
+        return Some((random_backend(tables, version)?, None));
     }
     let key = AffinityKey::netns(client.netns, version.service);
     let now = tables.now();
@@ -270,7 +271,7 @@ fn choose<T: Tables>(tables: &T, client: Client, version: &Version) -> Option<(R
         }
     };
     tables.set_affinity(&key, AffinityValue::new(reference, now));
-    Some((backend, reference))
+    Some((backend, Some(reference)))
 }
 
 #[inline(always)]
