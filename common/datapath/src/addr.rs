@@ -74,11 +74,7 @@ impl Addr {
     #[inline(always)]
     pub const fn family(self) -> Family {
         let w = self.0;
-        if w[0] == 0 && w[1] == 0 && w[2] == Self::MAPPED {
-            Family::V4
-        } else {
-            Family::V6
-        }
+        if w[0] == 0 && w[1] == 0 && w[2] == Self::MAPPED { Family::V4 } else { Family::V6 }
     }
 
     /// The address under which frontends of this address' family answer on any address of the node.

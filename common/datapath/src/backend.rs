@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn a_reference_serves_only_its_own_incarnation_service_and_set() {
         let (service, other) = (ServiceIndex::new(3), ServiceIndex::new(4));
-        let slot = BackendSlot::new(7, Membership::Cluster.bit(), service, Addr::v4([10, 0, 0, 1]), Port::new(80));
+        let slot =
+            BackendSlot::new(7, Membership::Cluster.bit(), service, Addr::v4([10, 0, 0, 1]), Port::new(80));
         let this = BackendRef::new(BackendIndex::new(5), 7);
         assert!(slot.serves(this, service, Membership::Cluster));
         assert!(!slot.serves(this, service, Membership::Local));

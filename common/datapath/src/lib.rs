@@ -39,11 +39,13 @@ pub use exchange::{ExchangeKey, ExchangeValue, ReplyKey, ReplyValue, UDP_IDLE_NS
 pub use frontend::{FrontendKey, FrontendKind, FrontendValue, LocalAddress};
 pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
-pub use service::{RECORD_WORDS, Record, RunBackend, RunHeader, RunOffset, ServiceFlags, ServiceIndex, ServiceWord};
+pub use service::{
+    RECORD_WORDS, Record, RunBackend, RunHeader, RunOffset, ServiceFlags, ServiceIndex, ServiceWord,
+};
 pub use socket::SocketTranslation;
 pub use source_range::SourceRange;
 pub use tables::Tables;
 pub use translate::{
-    Client, Destination, PassReason, Translation, Verdict, bind_is_denied, original_peer, reply_source, translate,
-    translate_datagram,
+    Client, Destination, PassReason, Translation, Verdict, bind_is_denied, original_peer, reply_source,
+    translate, translate_datagram,
 };

@@ -88,7 +88,14 @@ mod tests {
     fn table(backends: &[u32]) -> Vec<u32> {
         let mut permutations: Vec<_> = backends
             .iter()
-            .map(|b| Permutation::new(&Seed(*b"JLfvgnHc2kaS"), Addr::v4(b.to_be_bytes()), Port::new(80), SIZE as u32))
+            .map(|b| {
+                Permutation::new(
+                    &Seed(*b"JLfvgnHc2kaS"),
+                    Addr::v4(b.to_be_bytes()),
+                    Port::new(80),
+                    SIZE as u32,
+                )
+            })
             .collect();
         let mut table = vec![0; SIZE];
         populate(&mut permutations, &mut table);
@@ -111,8 +118,11 @@ mod tests {
         for n in [3u32, 10, 100, 160] {
             let all: Vec<u32> = (1..=n).collect();
             let fewer: Vec<u32> = (2..=n).collect();
-            let moved =
-                table(&all).iter().zip(table(&fewer)).filter(|(before, after)| **before != 1 && *before != after).count();
+            let moved = table(&all)
+                .iter()
+                .zip(table(&fewer))
+                .filter(|(before, after)| **before != 1 && *before != after)
+                .count();
             // What the algorithm gives at 100 slots a backend and more.
             assert!(moved * 50 <= SIZE, "{n} backends: {moved} of {SIZE} slots of survivors moved");
         }

@@ -271,15 +271,15 @@ mod tests {
         };
         let [first, second] = header.records();
         assert_eq!(RunHeader::from_records(&first, &second), header);
-        let backend = RunBackend { addr: Addr::v4([10, 0, 0, 7]), port: Port::new(8080), index: BackendIndex::new(9) };
+        let backend =
+            RunBackend { addr: Addr::v4([10, 0, 0, 7]), port: Port::new(8080), index: BackendIndex::new(9) };
         assert_eq!(RunBackend::from_record(&backend.record()), backend);
     }
 
     #[test]
     fn each_policy_rules_the_frontends_it_is_for() {
         let local = |flags| RunHeader { flags, ..RunHeader::default() };
-        let (internal, external) =
-            (local(ServiceFlags::INTERNAL_LOCAL), local(ServiceFlags::EXTERNAL_LOCAL));
+        let (internal, external) = (local(ServiceFlags::INTERNAL_LOCAL), local(ServiceFlags::EXTERNAL_LOCAL));
         assert_eq!(internal.inside(FrontendKind::ClusterIp), Membership::Local);
         assert_eq!(internal.inside(FrontendKind::NodePort), Membership::Cluster);
         assert_eq!(external.inside(FrontendKind::NodePort), Membership::Cluster);

@@ -1,6 +1,7 @@
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue, FrontendKey,
-    FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunOffset, ServiceIndex, ServiceWord,
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
+    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunOffset,
+    ServiceIndex, ServiceWord,
 };
 
 /// The maps as the decisions see them. Implemented on BPF maps by the programs, on memory by user space.

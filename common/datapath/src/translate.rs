@@ -8,9 +8,9 @@
 //! two array reads. Nothing is allocated.
 
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, Counter, ExchangeKey, ExchangeValue, FrontendKey,
-    FrontendKind, FrontendValue, Membership, Port, Protocol, ReplyKey, ReplyValue, RunBackend, RunHeader,
-    ServiceIndex, Settings, SocketTranslation, Tables,
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, Counter, ExchangeKey, ExchangeValue,
+    FrontendKey, FrontendKind, FrontendValue, Membership, Port, Protocol, ReplyKey, ReplyValue, RunBackend,
+    RunHeader, ServiceIndex, Settings, SocketTranslation, Tables,
 };
 
 /// Who opens the connection.
@@ -156,10 +156,7 @@ pub fn bind_is_denied<T: Tables>(tables: &T, netns: u64, addr: Addr, port: Port,
         return false;
     }
     let key = FrontendKey::new(addr.any(), port, protocol);
-    let denied = matches!(
-        frontend(tables, &key),
-        Some(Hit { kind: FrontendKind::NodePort, .. })
-    );
+    let denied = matches!(frontend(tables, &key), Some(Hit { kind: FrontendKind::NodePort, .. }));
     if denied {
         tables.count(Counter::DeniedBinds);
     }
@@ -250,7 +247,11 @@ fn hit(value: FrontendValue) -> Option<Hit> {
 /// A backend of `version` for `client`: the one it is bound to, or a random one. The reference comes along where
 /// affinity had to look it up.
 #[inline(always)]
-fn choose<T: Tables>(tables: &T, client: Client, version: &Version) -> Option<(RunBackend, Option<BackendRef>)> {
+fn choose<T: Tables>(
+    tables: &T,
+    client: Client,
+    version: &Version,
+) -> Option<(RunBackend, Option<BackendRef>)> {
     let seconds = version.header.affinity_seconds;
     if seconds == 0 {
         return Some((random_backend(tables, version)?, None));
@@ -284,7 +285,11 @@ fn random_backend<T: Tables>(tables: &T, version: &Version) -> Option<RunBackend
 
 /// The backend that `reference` means, if `version`'s set has it now.
 #[inline(always)]
-fn serving<T: Tables>(tables: &T, reference: BackendRef, version: &Version) -> Option<(RunBackend, BackendRef)> {
+fn serving<T: Tables>(
+    tables: &T,
+    reference: BackendRef,
+    version: &Version,
+) -> Option<(RunBackend, BackendRef)> {
     let slot = tables.backend(reference.index())?;
     slot.serves(reference, version.service, version.set)
         .then_some((RunBackend { addr: slot.addr, port: slot.port, index: reference.index() }, reference))

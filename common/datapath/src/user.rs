@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker")]
 
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendSlot, ExchangeKey, ExchangeValue, FrontendKey, NodeConfig, ReplyValue,
-    ServiceName, SocketTranslation, SourceRange,
+    Addr, AffinityKey, AffinityValue, BackendSlot, ExchangeKey, ExchangeValue, FrontendKey, NodeConfig,
+    ReplyValue, ServiceName, SocketTranslation, SourceRange,
 };
 
 macro_rules! pod {
