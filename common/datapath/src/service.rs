@@ -148,7 +148,8 @@ pub struct RunHeader {
     pub cluster_len: u32,
     /// Slots in each Maglev table; 0 is none.
     pub maglev_size: u32,
-    /// First slot of the cluster table in `pw_maglev`. The local table follows it.
+    /// First slot of the cluster table in `pw_maglev`; each slot holds a position in the run. The table of the local
+    /// set follows where a flag asks for the Local policy.
     pub maglev_at: u32,
 }
 

@@ -12,6 +12,8 @@ pub struct TableDump {
     pub source_ranges: Vec<(ServiceIndex, Addr, u8)>,
     /// Slots that were ever used: their incarnation is not 0.
     pub backends: Vec<(BackendIndex, BackendSlot)>,
+    /// Service indices that have a name and no published version: a run was ended between the two writes.
+    pub stray_names: Vec<ServiceIndex>,
 }
 
 /// The published version of a service.

@@ -80,7 +80,9 @@ impl MemoryTables {
 
     /// Everything that user space has written, in order.
     pub fn dump(&self) -> TableDump {
-        let services = self.services.iter().filter_map(|(index, word)| self.service_dump(*index, *word)).collect();
+        let services: Vec<_> =
+            self.services.iter().filter_map(|(index, word)| self.service_dump(*index, *word)).collect();
+        let is_published = |index: &ServiceIndex| self.services.get(index).is_some_and(|word| word.run().is_some());
         TableDump {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
             services,
@@ -91,6 +93,7 @@ impl MemoryTables {
                 .filter(|(_, slot)| slot.incarnation() != 0)
                 .map(|(index, slot)| (*index, *slot))
                 .collect(),
+            stray_names: self.names.keys().copied().filter(|index| !is_published(index)).collect(),
         }
     }
 
