@@ -1,0 +1,118 @@
+//! What `portway plan` must print, worked out the slow way: from all objects at once, by comparing everything with
+//! everything, and from the Kubernetes API text alone.
+//!
+//! Goes in: typed Kubernetes objects and the name of a node. Comes out: the rows of that node. It uses the types of
+//! k8s-openapi and nothing of Portway, so it cannot share a mistake with the model it judges. Speed is no aim;
+//! being obviously right is: each rule stands once, next to the text it comes from.
+//!
+//! It expects objects that the API server would accept. What malformed ones do is the business of `bad_values.rs`.
+
+mod endpoints;
+mod pods;
+pub mod random;
+mod services;
+pub mod world;
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+
+/// Every object there is.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    pub services: Vec<Service>,
+    pub slices: Vec<EndpointSlice>,
+    pub pods: Vec<Pod>,
+    pub nodes: Vec<Node>,
+}
+
+/// Whose rows are asked for, and the settings that change them (`flags.md`, "Agent, honoured").
+#[derive(Clone, Debug)]
+pub struct OracleConfig {
+    pub node: String,
+    /// `k8s-service-proxy-name`.
+    pub proxy_name: String,
+    /// `bpf-lb-source-range-all-types`.
+    pub source_ranges_of_all_types: bool,
+}
+
+/// A frontend, with the fields of a row of `portway plan -o json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OracleRow {
+    pub service: String,
+    pub port_name: String,
+    pub kind: &'static str,
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: String,
+    pub cluster: Vec<String>,
+    pub local: Vec<String>,
+    pub affinity_seconds: u32,
+    pub source_ranges: Vec<String>,
+    pub flags: Vec<&'static str>,
+}
+
+/// A frontend that an object wants. Several may want the same one.
+struct Claim {
+    row: OracleRow,
+    /// Of the object that wants it.
+    created: Timestamp,
+}
+
+/// The rows of `config.node`, sorted by address (IPv4 first, by number), port, protocol.
+pub fn oracle(objects: &Objects, config: &OracleConfig) -> Vec<OracleRow> {
+    let mut claims = services::claims(objects, config);
+    claims.extend(pods::claims(objects, config));
+    let mut rows: Vec<OracleRow> = Vec::new();
+    for claim in &claims {
+        let same_frontend = |other: &&Claim| frontend(&other.row) == frontend(&claim.row);
+        let loses = claims.iter().filter(same_frontend).any(|other| precedence(other) < precedence(claim));
+        if !loses && !rows.contains(&claim.row) {
+            rows.push(claim.row.clone());
+        }
+    }
+    rows.sort_by(|a, b| frontend(a).cmp(&frontend(b)));
+    rows
+}
+
+/// What a client dials. `IpAddr` puts IPv4 first, then compares by number.
+fn frontend(row: &OracleRow) -> (IpAddr, u16, &str) {
+    (row.address, row.port, &row.protocol)
+}
+
+/// The smallest owns the frontend: "ClusterIP before LoadBalancer, ExternalIPs, NodePort, HostPort; then the older,
+/// then namespace/name" (design.md, Clashes); among host ports the newest live pod (issue 3).
+fn precedence(claim: &Claim) -> (usize, i64, &str) {
+    const RANKS: [&str; 5] = ["ClusterIP", "LoadBalancer", "ExternalIPs", "NodePort", "HostPort"];
+    let rank = RANKS.iter().position(|kind| *kind == claim.row.kind).unwrap_or(RANKS.len());
+    let age = claim.created.as_second();
+    (rank, if claim.row.kind == "HostPort" { -age } else { age }, &claim.row.service)
+}
+
+/// `namespace/name`.
+fn full_name(meta: &ObjectMeta) -> String {
+    format!("{}/{}", meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref().unwrap_or_default())
+}
+
+fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn created(meta: &ObjectMeta) -> Timestamp {
+    meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default()
+}
+
+/// `ip:port`, `[ip]:port`.
+fn socket(addr: IpAddr, port: u16) -> String {
+    std::net::SocketAddr::new(addr, port).to_string()
+}
+
+fn any_address(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0; 16]),
+    }
+}
