@@ -1,0 +1,98 @@
+//! Installs what the verbs need: Debian packages and tools that cargo builds.
+//!
+//! What is there already is left alone, so that `setup` costs a fraction of a second when nothing is missing.
+
+mod packages;
+mod tools;
+
+use clap::ValueEnum;
+
+use crate::command::say;
+
+/// What somebody wants to do; each needs less than everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scope {
+    /// Everything below
+    All,
+    /// Compile the programs that run in the kernel
+    Ebpf,
+    /// Run the demo
+    Demo,
+    /// Run the unit and golden tests
+    Unit,
+    /// Run every test
+    Test,
+    /// Check dependencies and licences
+    Check,
+}
+
+/// A thing that must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// A compiler for bpfel-unknown-none, its sources, and a linker.
+    EbpfToolchain,
+    /// `ip`, for network namespaces.
+    Namespaces,
+    Nextest,
+    Deny,
+}
+
+impl Scope {
+    const fn needs(self) -> &'static [Need] {
+        match self {
+            Self::All => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::Deny],
+            Self::Ebpf => &[Need::EbpfToolchain],
+            Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
+            Self::Unit => &[Need::Nextest],
+            Self::Test => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest],
+            Self::Check => &[Need::Deny],
+        }
+    }
+}
+
+/// Makes sure that everything of `scope` is there.
+pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
+    let needs = scope.needs();
+    let packages = packages::missing(needs);
+    let tools = tools::missing(needs)?;
+    if packages.is_empty() && tools.is_empty() {
+        say(format!("setup: everything for `{}` is there", scope_name(scope)));
+        return Ok(());
+    }
+    say(format!("setup: installing what `{}` needs:", scope_name(scope)));
+    for package in &packages {
+        say(format!("  {:<18} Debian package: {}", package.name, package.why));
+    }
+    for tool in &tools {
+        say(format!("  {:<18} built by cargo, about {} s: {}", tool.krate, tool.build_seconds, tool.why));
+    }
+    packages::install(&packages)?;
+    for tool in tools {
+        tools::install(tool)?;
+    }
+    Ok(())
+}
+
+fn scope_name(scope: Scope) -> String {
+    scope.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_the_union_of_the_scopes() {
+        for scope in Scope::value_variants() {
+            for need in scope.needs() {
+                assert!(Scope::All.needs().contains(need), "{scope:?} needs {need:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn unit_tests_and_checks_do_not_need_the_ebpf_toolchain() {
+        assert!(!Scope::Unit.needs().contains(&Need::EbpfToolchain));
+        assert!(!Scope::Check.needs().contains(&Need::EbpfToolchain));
+    }
+}

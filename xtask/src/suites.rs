@@ -1,0 +1,188 @@
+//! The test suites, and which tests belong to which.
+
+mod junit;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+
+use crate::command::{close, say, succeeds, timed};
+use crate::demo::{build_object, run_tests_as_root};
+use crate::{setup, workspace};
+pub(crate) use junit::Counts;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Suite {
+    /// Everything that needs no privilege: unit and property tests, the oracle, bad values
+    Unit,
+    /// Manifests in, plan out: the cases of common/model/tests/golden
+    Golden,
+    /// Programs loaded for real, sockets through them, in namespaces and cgroups of the tests' own (as root)
+    Kernel,
+    /// Against a real API server
+    Cluster,
+    /// Cut, stalled and replayed connections to the API server
+    Faults,
+    /// The Kubernetes network suites
+    Conformance,
+}
+
+/// Tests that need root: of the tests crate those named `kernel_*`, of the agent all that are not unit tests.
+const KERNEL: &str = "(package(portway-tests) & binary(/^kernel_/)) | (package(portway-agent) & kind(test))";
+const GOLDEN: &str = "package(portway-model) & binary(golden)";
+
+/// What a suite is made of.
+struct Plan {
+    suite: Suite,
+    /// Arguments of nextest that choose packages.
+    packages: &'static [&'static str],
+    filter: String,
+    /// Needs root, the kernel programs and the binaries of agent and command.
+    on_the_kernel: bool,
+}
+
+impl Suite {
+    /// `None` where the suite is not built yet.
+    fn plan(self) -> Option<Plan> {
+        let (packages, filter, on_the_kernel): (&[_], _, _) = match self {
+            // The default members: all but the kernel programs, which build for another target.
+            Self::Unit => (&[], format!("not ({KERNEL}) and not ({GOLDEN})"), false),
+            Self::Golden => (&["--package", "portway-model"], GOLDEN.to_owned(), false),
+            Self::Kernel => {
+                (&["--package", "portway-tests", "--package", "portway-agent"], KERNEL.to_owned(), true)
+            }
+            Self::Cluster | Self::Faults | Self::Conformance => return None,
+        };
+        Some(Plan { suite: self, packages, filter, on_the_kernel })
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What a run of suites came to.
+pub(crate) struct Outcome {
+    pub(crate) counts: Counts,
+    /// Suites that failed, built nothing or ran no test.
+    pub(crate) failed: Vec<String>,
+}
+
+/// `cargo xtask test`: an error where a test failed, or where a suite that was asked for does not exist.
+pub(crate) fn run(suite: Option<Suite>, filter: Option<&str>, long: bool) -> anyhow::Result<()> {
+    let outcome = run_suites(suite, filter, long)?;
+    close(format!("{} passed, {} failed", outcome.counts.passed, outcome.counts.failed));
+    if outcome.failed.is_empty() { Ok(()) } else { bail!("failed: {}", outcome.failed.join(", ")) }
+}
+
+pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool) -> anyhow::Result<Outcome> {
+    let plans = match suite {
+        Some(suite) => {
+            let Some(plan) = suite.plan() else {
+                bail!("there is no suite `{}` yet: it comes with a later issue", suite.name());
+            };
+            vec![plan]
+        }
+        None => Suite::value_variants().iter().filter_map(|suite| suite.plan()).collect(),
+    };
+    let on_the_kernel = plans.iter().any(|plan| plan.on_the_kernel);
+    setup::run(if on_the_kernel { setup::Scope::Test } else { setup::Scope::Unit })?;
+    let mut outcome = Outcome { counts: Counts::default(), failed: Vec::new() };
+    let mut table = String::new();
+    for plan in &plans {
+        let name = format!("test {}", plan.suite.name());
+        let (result, took) = timed(&name, || run_one(plan, filter, long));
+        let counts = match result {
+            Ok((counts, passed)) => {
+                // A filter may well match nothing in one of several suites; a whole suite may not.
+                let empty = counts.passed + counts.failed == 0 && (filter.is_none() || suite.is_some());
+                if !passed || empty {
+                    outcome.failed.push(if empty { format!("{name} (ran no test)") } else { name.clone() });
+                }
+                counts
+            }
+            Err(error) => {
+                outcome.failed.push(format!("{name} ({error:#})"));
+                Counts::one(false)
+            }
+        };
+        outcome.counts.add(counts);
+        writeln!(
+            table,
+            "  {name:<12} {:>5} passed {:>4} failed {:>7.1} s",
+            counts.passed,
+            counts.failed,
+            took.as_secs_f64()
+        )?;
+    }
+    say(format!("\n{}", table.trim_end()));
+    Ok(outcome)
+}
+
+/// The counts, and whether nextest was content.
+fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Counts, bool)> {
+    if plan.on_the_kernel {
+        build_object()?;
+        let mut build = workspace::cargo()?;
+        build.args(["build", "--package", "portway-agent", "--package", "portway"]);
+        build.args(["--bin", "portway-agent", "--bin", "portway"]);
+        crate::command::run(&mut build)?;
+    }
+    let profile = if long { "long" } else { "default" };
+    let report = workspace::root().join("target/nextest").join(profile).join("junit.xml");
+    remove_if_there(&report)?;
+    let mut nextest = nextest(plan, filter, long, profile)?;
+    let passed = succeeds(&mut nextest)?;
+    match std::fs::read_to_string(&report) {
+        Ok(text) => {
+            Ok((junit::counts(&text).with_context(|| format!("reading {}", report.display()))?, passed))
+        }
+        // nextest writes no report where a build failed, and none where no test matched.
+        Err(_) if !passed => bail!("the tests did not build, or none matched"),
+        Err(error) => Err(error).with_context(|| format!("reading {}", report.display())),
+    }
+}
+
+fn nextest(plan: &Plan, filter: Option<&str>, long: bool, profile: &str) -> anyhow::Result<Command> {
+    let mut nextest = workspace::cargo()?;
+    nextest.args(["nextest", "run", "--profile", profile, "--no-tests"]);
+    nextest.arg(if filter.is_some() { "pass" } else { "fail" });
+    nextest.args(plan.packages).args(["-E", &plan.filter]).args(filter);
+    if long {
+        nextest.env("PORTWAY_LONG", "1");
+    }
+    if plan.on_the_kernel {
+        run_tests_as_root(&mut nextest);
+    }
+    Ok(nextest)
+}
+
+fn remove_if_there(file: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_and_golden_tests_need_no_privilege() {
+        for suite in [Suite::Unit, Suite::Golden] {
+            assert!(!suite.plan().unwrap().on_the_kernel);
+        }
+    }
+
+    #[test]
+    fn a_suite_that_does_not_exist_fails_when_asked_for() {
+        let error = run(Some(Suite::Cluster), None, false).unwrap_err();
+        assert!(error.to_string().contains("no suite `cluster` yet"), "{error}");
+    }
+}
