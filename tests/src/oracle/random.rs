@@ -43,6 +43,10 @@ impl Random {
         &from[self.below(from.len() as u64) as usize]
     }
 
+    pub fn word(&mut self, from: &[&str]) -> String {
+        (*self.pick(from)).to_owned()
+    }
+
     pub fn maybe<T>(&mut self, percent: u64, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         if self.chance(percent) { Some(make(self)) } else { None }
     }
@@ -99,13 +103,13 @@ pub fn mutation(random: &mut Random, world: &World) -> Mutation {
 fn random_key(random: &mut Random, kind: Kind) -> Key {
     let namespace = match kind {
         Kind::Node => String::new(),
-        Kind::Service | Kind::EndpointSlice | Kind::Pod => (*random.pick(&NAMESPACES)).to_owned(),
+        Kind::Service | Kind::EndpointSlice | Kind::Pod => random.word(&NAMESPACES),
     };
     let name = match kind {
-        Kind::Service => (*random.pick(&SERVICES)).to_owned(),
+        Kind::Service => random.word(&SERVICES),
         Kind::EndpointSlice => format!("{}-{}", random.pick(&SERVICES), random.pick(&["x1", "x2", "x3"])),
-        Kind::Pod => (*random.pick(&PODS)).to_owned(),
-        Kind::Node => (*random.pick(&NODES)).to_owned(),
+        Kind::Pod => random.word(&PODS),
+        Kind::Node => random.word(&NODES),
     };
     Key { kind, namespace, name }
 }

@@ -74,7 +74,7 @@ fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
 
 fn proxy_labels(random: &mut Random, meta: &mut ObjectMeta) {
     if random.chance(4) {
-        label(meta, "service.kubernetes.io/service-proxy-name", random.pick(&["other", "portway"]));
+        label(meta, "service.kubernetes.io/service-proxy-name", &random.word(&["other", "portway"]));
     }
     if random.chance(3) {
         label(meta, "service.kubernetes.io/headless", "");
@@ -88,8 +88,8 @@ fn service(random: &mut Random, key: &Key) -> Service {
         selector: random.maybe(50, |_| BTreeMap::from([("app".to_owned(), key.name.clone())])),
         publish_not_ready_addresses: random.maybe(10, |r| r.chance(50)),
         traffic_distribution: random.maybe(20, |_| "PreferSameZone".to_owned()),
-        internal_traffic_policy: random.maybe(60, |r| (*r.pick(&["Cluster", "Local"])).to_owned()),
-        session_affinity: random.maybe(50, |r| (*r.pick(&["None", "ClientIP"])).to_owned()),
+        internal_traffic_policy: random.maybe(60, |r| r.word(&["Cluster", "Local"])),
+        session_affinity: random.maybe(50, |r| r.word(&["None", "ClientIP"])),
         ..ServiceSpec::default()
     };
     if spec.session_affinity.as_deref() == Some("ClientIP") {
@@ -111,7 +111,7 @@ fn service(random: &mut Random, key: &Key) -> Service {
     let reached_from_outside =
         kind != "ClusterIP" || spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
     if reached_from_outside {
-        spec.external_traffic_policy = random.maybe(60, |r| (*r.pick(&["Cluster", "Local"])).to_owned());
+        spec.external_traffic_policy = random.maybe(60, |r| r.word(&["Cluster", "Local"]));
     }
     let mut status = None;
     if kind == "LoadBalancer" {
@@ -131,7 +131,7 @@ fn cluster_ips(random: &mut Random, spec: &mut ServiceSpec, kind: &str) {
         spec.cluster_ips = random.maybe(70, |_| vec!["None".to_owned()]);
         return;
     }
-    let (v4, v6) = ((*random.pick(&CLUSTER_V4)).to_owned(), (*random.pick(&CLUSTER_V6)).to_owned());
+    let (v4, v6) = (random.word(&CLUSTER_V4), random.word(&CLUSTER_V6));
     let ips = match random.below(6) {
         0 | 1 => vec![v4],
         2 => vec![v6],
@@ -161,7 +161,7 @@ fn service_ports(random: &mut Random, kind: &str) -> Vec<ServicePort> {
         let mut port = ServicePort {
             name,
             port: *random.pick(&SERVICE_PORTS),
-            protocol: random.maybe(70, |r| (*r.pick(&PROTOCOLS)).to_owned()),
+            protocol: random.maybe(70, |r| r.word(&PROTOCOLS)),
             target_port: random.maybe(60, |r| {
                 if r.chance(50) { IntOrString::Int(8080) } else { IntOrString::String("http".to_owned()) }
             }),
@@ -188,7 +188,7 @@ fn ingress(random: &mut Random) -> Vec<LoadBalancerIngress> {
     for ip in random.some_of(30, &EXTERNAL) {
         all.push(LoadBalancerIngress {
             ip: owned(ip),
-            ip_mode: random.maybe(50, |r| (*r.pick(&["VIP", "VIP", "Proxy"])).to_owned()),
+            ip_mode: random.maybe(50, |r| r.word(&["VIP", "VIP", "Proxy"])),
             ..LoadBalancerIngress::default()
         });
     }
@@ -234,7 +234,7 @@ fn endpoint_port(random: &mut Random, name: &str) -> EndpointPort {
     EndpointPort {
         name: (!name.is_empty() || random.chance(50)).then(|| name.to_owned()),
         port: random.maybe(94, |r| *r.pick(&TARGET_PORTS)),
-        protocol: random.maybe(70, |r| (*r.pick(&["TCP", "TCP", "UDP", "SCTP"])).to_owned()),
+        protocol: random.maybe(70, |r| r.word(&["TCP", "TCP", "UDP", "SCTP"])),
         app_protocol: None,
     }
 }
@@ -253,7 +253,7 @@ pub(super) fn endpoint(random: &mut Random, address_type: &str) -> Endpoint {
         addresses,
         conditions: random.maybe(90, conditions),
         node_name: random.maybe(85, |r| (*r.pick(&[THIS_NODE, NODES[0], NODES[1], NODES[2]])).to_owned()),
-        zone: random.maybe(70, |r| (*r.pick(&ZONES)).to_owned()),
+        zone: random.maybe(70, |r| r.word(&ZONES)),
         hints: random.maybe(70, hints),
         hostname: random.maybe(10, |_| "h".to_owned()),
         ..Endpoint::default()
@@ -322,10 +322,9 @@ fn container_ports(
     let mut ports = Vec::new();
     for n in 0..random.below(3) {
         let host_port = random.maybe(85, |r| *r.pick(&[53, 80, 8080, 30_000]));
-        let protocol = random.maybe(70, |r| (*r.pick(&PROTOCOLS)).to_owned());
-        let host_ip = random.maybe(40, |r| {
-            (*r.pick(&["", "0.0.0.0", "::", "192.0.2.7", "203.0.113.1", "2001:db8::1"])).to_owned()
-        });
+        let protocol = random.maybe(70, |r| r.word(&PROTOCOLS));
+        let host_ip =
+            random.maybe(40, |r| r.word(&["", "0.0.0.0", "::", "192.0.2.7", "203.0.113.1", "2001:db8::1"]));
         if let Some(number) = host_port {
             // One of "" and one of 0.0.0.0 is the same frontend twice in one pod: which wins is nobody's rule.
             let any = |ip: &Option<String>| matches!(ip.as_deref(), None | Some("" | "0.0.0.0" | "::"));
@@ -361,8 +360,7 @@ pub(super) fn pod_status(random: &mut Random) -> PodStatus {
     };
     PodStatus {
         phase: random.maybe(95, |r| {
-            (*r.pick(&["Running", "Running", "Running", "Pending", "Succeeded", "Failed", "Unknown"]))
-                .to_owned()
+            r.word(&["Running", "Running", "Running", "Pending", "Succeeded", "Failed", "Unknown"])
         }),
         pod_ip: ips.first().cloned(),
         pod_ips: (ips.len() > 1 || (!ips.is_empty() && random.chance(70)))
@@ -375,7 +373,7 @@ fn node(random: &mut Random, key: &Key) -> Node {
     let mut metadata = metadata(random, key);
     label(&mut metadata, "kubernetes.io/hostname", &key.name);
     if random.chance(80) {
-        label(&mut metadata, "topology.kubernetes.io/zone", random.pick(&ZONES));
+        label(&mut metadata, "topology.kubernetes.io/zone", &random.word(&ZONES));
     }
     Node { metadata, ..Node::default() }
 }

@@ -83,8 +83,8 @@ fn tweak_pod(random: &mut Random, pod: &mut Pod) {
 fn tweak_node(random: &mut Random, node: &mut Node) {
     let labels = node.metadata.labels.get_or_insert_default();
     let zone = "topology.kubernetes.io/zone".to_owned();
-    match random.maybe(80, |r| *r.pick(&ZONES)) {
-        Some(name) => labels.insert(zone, name.to_owned()),
+    match random.maybe(80, |r| r.word(&ZONES)) {
+        Some(name) => labels.insert(zone, name),
         None => labels.remove(&zone),
     };
 }
