@@ -101,6 +101,18 @@ fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.labels.as_ref()?.get(key).map(String::as_str)
 }
 
+/// The label `service.kubernetes.io/service-proxy-name` hands an object to the proxy of that name;
+/// `service.kubernetes.io/headless` marks what no proxy serves (well-known labels). The EndpointSlice controller
+/// copies both from a service to its slices, and kube-proxy lists neither services nor slices that it must not serve.
+fn is_for_this_proxy(meta: &ObjectMeta, config: &OracleConfig) -> bool {
+    let proxy_name = label(meta, "service.kubernetes.io/service-proxy-name");
+    let is_ours = match config.proxy_name.as_str() {
+        "" => proxy_name.is_none(),
+        ours => proxy_name == Some(ours),
+    };
+    is_ours && label(meta, "service.kubernetes.io/headless").is_none()
+}
+
 fn created(meta: &ObjectMeta) -> Timestamp {
     meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default()
 }

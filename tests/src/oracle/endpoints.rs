@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
-use super::{Objects, OracleConfig, label, socket};
+use super::{Objects, OracleConfig, is_for_this_proxy, label, socket};
 
 /// `ip:port` each, in order of number.
 pub(super) struct Sets {
@@ -30,7 +30,7 @@ pub(super) fn sets(
     port: &ServicePort,
     ipv4: bool,
 ) -> Sets {
-    let all = candidates(objects, service, port, ipv4);
+    let all = candidates(objects, config, service, port, ipv4);
     // "Duplicates across slices: ready beats serving-and-terminating beats the rest; then slice name order".
     let preferred = |a: &Candidate<'_>| {
         !all.iter().any(|b| {
@@ -116,7 +116,8 @@ fn candidates<'a>(
     for slice in &objects.slices {
         let is_of_service = slice.metadata.namespace == service.metadata.namespace
             && label(&slice.metadata, "kubernetes.io/service-name") == service.metadata.name.as_deref();
-        if !is_of_service || slice.address_type != wanted_type {
+        if !is_of_service || !is_for_this_proxy(&slice.metadata, config) || slice.address_type != wanted_type
+        {
             continue;
         }
         for number in numbers(slice, port) {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerPort, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 
 use super::{Claim, Objects, OracleConfig, OracleRow, any_address, created, full_name, socket};
 
@@ -17,11 +17,19 @@ pub(super) fn claims(objects: &Objects, config: &OracleConfig) -> Vec<Claim> {
         if !is_here || spec.host_network == Some(true) || matches!(phase, Some("Succeeded" | "Failed")) {
             continue;
         }
-        for port in spec.containers.iter().flat_map(|container| container.ports.iter().flatten()) {
+        for port in containers(spec).flat_map(|container| container.ports.iter().flatten()) {
             claims.extend(pod_ips(pod).into_iter().filter_map(|pod_ip| claim(pod, port, pod_ip)));
         }
     }
     claims
+}
+
+/// All that run at the same time: the containers, and the init containers whose restart policy Always makes them
+/// sidecars (Container.restartPolicy).
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let sidecars =
+        spec.init_containers.iter().flatten().filter(|init| init.restart_policy.as_deref() == Some("Always"));
+    spec.containers.iter().chain(sidecars)
 }
 
 /// `hostIP`: "What host IP to bind the external port to"; without one, any address of the node in the pod's families.

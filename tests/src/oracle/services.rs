@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
-use super::{Claim, Objects, OracleConfig, OracleRow, any_address, created, endpoints, full_name, label};
+use super::{
+    Claim, Objects, OracleConfig, OracleRow, any_address, created, endpoints, full_name, is_for_this_proxy,
+};
 
 pub(super) fn claims(objects: &Objects, config: &OracleConfig) -> Vec<Claim> {
     let mut claims = Vec::new();
@@ -23,18 +25,8 @@ pub(super) fn claims(objects: &Objects, config: &OracleConfig) -> Vec<Claim> {
 }
 
 /// "If clusterIP is "None", no virtual IP is allocated"; "ExternalName: no proxying will be involved" (ServiceSpec).
-/// The label `service.kubernetes.io/service-proxy-name` hands a service to the proxy of that name, and
-/// `service.kubernetes.io/headless` marks what no proxy serves (well-known labels).
 fn is_proxied(service: &Service, spec: &ServiceSpec, config: &OracleConfig) -> bool {
-    let proxy_name = label(&service.metadata, "service.kubernetes.io/service-proxy-name");
-    let is_ours = if config.proxy_name.is_empty() {
-        proxy_name.is_none()
-    } else {
-        proxy_name == Some(config.proxy_name.as_str())
-    };
-    is_ours
-        && label(&service.metadata, "service.kubernetes.io/headless").is_none()
-        && spec.type_.as_deref() != Some("ExternalName")
+    is_for_this_proxy(&service.metadata, config) && spec.type_.as_deref() != Some("ExternalName")
 }
 
 /// "If clusterIPs is not specified, it will be initialized from the clusterIP field" (ServiceSpec). None for a

@@ -73,7 +73,7 @@ fn label(meta: &mut ObjectMeta, key: &str, value: &str) {
 }
 
 fn proxy_labels(random: &mut Random, meta: &mut ObjectMeta) {
-    if random.chance(4) {
+    if random.chance(3) {
         label(meta, "service.kubernetes.io/service-proxy-name", &random.word(&["other", "portway"]));
     }
     if random.chance(3) {
@@ -206,6 +206,7 @@ fn slice(random: &mut Random, key: &Key) -> EndpointSlice {
         let service = if random.chance(85) { service } else { *random.pick(&["api", "web", "nobody"]) };
         label(&mut metadata, "kubernetes.io/service-name", service);
     }
+    proxy_labels(random, &mut metadata);
     let address_type = *random.pick(&["IPv4", "IPv4", "IPv4", "IPv6", "IPv6", "IPv6", "FQDN"]);
     let count = random.below(6);
     EndpointSlice {
@@ -304,7 +305,16 @@ fn pod(random: &mut Random, key: &Key) -> Pod {
     for (n, container) in containers.iter_mut().enumerate() {
         container.ports = random.maybe(90, |r| container_ports(r, n, &mut taken));
     }
+    let init_containers = random.maybe(30, |r| {
+        vec![Container {
+            name: "init".to_owned(),
+            restart_policy: r.maybe(60, |r| r.word(&["Always", "OnFailure"])),
+            ports: Some(container_ports(r, 2, &mut taken)),
+            ..Container::default()
+        }]
+    });
     let spec = PodSpec {
+        init_containers,
         node_name: random.maybe(95, |r| (*r.pick(&[THIS_NODE, THIS_NODE, THIS_NODE, NODES[1]])).to_owned()),
         host_network: random.maybe(25, |r| r.chance(30)),
         containers,
