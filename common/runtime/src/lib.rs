@@ -1,1 +1,14 @@
-//! Placeholder for the first build.
+//! Process plumbing of the agent and the operator: configuration, logging, HTTP for people and probes, metrics,
+//! readiness, shutdown, and a directory of manifests that is followed live.
+//!
+//! Nothing here knows a Kubernetes object, a service or a map: bytes and settings go in and out.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod config;
+pub mod directory;
+pub mod logging;
+pub mod metrics;
+pub mod readiness;
+pub mod shutdown;

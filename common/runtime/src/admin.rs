@@ -1,0 +1,125 @@
+//! HTTP for people, probes and Prometheus, on a unix socket or a TCP address.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `GET /healthz`, `/readyz` ([`health`]) | 200 `ok`, or 503 and what the process waits for, one a line |
+//! | `GET /metrics` ([`metrics`]) | the registry in Prometheus' text format |
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::get;
+use prometheus::Registry;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use crate::readiness::Readiness;
+use crate::shutdown::Drain;
+
+/// A server that could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    #[error("cannot listen on {address}: {source}; is another process there?")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot listen on the socket {}: {source}", path.display())]
+    Socket {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("a process answers on the socket {}: stop it, or choose another socket-path", path.display())]
+    SocketInUse { path: PathBuf },
+    #[error("{} is not a socket: choose another socket-path", path.display())]
+    NotASocket { path: PathBuf },
+}
+
+/// `/healthz` and `/readyz`.
+pub fn health(readiness: Readiness) -> Router {
+    let answer = move || {
+        let waiting_for = readiness.waiting_for();
+        async move {
+            if waiting_for.is_empty() {
+                (StatusCode::OK, "ok\n".to_owned())
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for\n{}\n", waiting_for.join("\n")))
+            }
+        }
+    };
+    Router::new().route("/healthz", get(answer.clone())).route("/readyz", get(answer))
+}
+
+/// `/metrics`.
+pub fn metrics(registry: Registry) -> Router {
+    let answer = move || {
+        let text = crate::metrics::render(&registry);
+        async move {
+            match text {
+                Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+                Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+            }
+        }
+    };
+    Router::new().route("/metrics", get(answer))
+}
+
+/// Listens on a TCP address; port 0 takes a free one. Returns the address that was taken.
+///
+/// # Errors
+/// [`AdminError::Listen`].
+pub async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
+    let failed = |source| AdminError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// Listens on a unix socket that only its owner may use, in place of one that a dead process left.
+///
+/// # Errors
+/// Another process answers there, or the socket cannot be made.
+pub async fn listen_on_socket(path: &Path) -> Result<UnixListener, AdminError> {
+    let failed = |source| AdminError::Socket { path: path.to_owned(), source };
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        if !metadata.file_type().is_socket() {
+            return Err(AdminError::NotASocket { path: path.to_owned() });
+        }
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(AdminError::SocketInUse { path: path.to_owned() });
+        }
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Serves until the drain begins, then finishes what is under way.
+///
+/// # Errors
+/// The listener broke.
+pub async fn serve<L>(listener: L, router: Router, mut drain: Drain) -> io::Result<()>
+where
+    L: axum::serve::Listener,
+    L::Addr: std::fmt::Debug,
+{
+    // The clone keeps the process until the last answer is out.
+    let held = drain.clone();
+    let result =
+        axum::serve(listener, router).with_graceful_shutdown(async move { drain.begun().await }).await;
+    drop(held);
+    result
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+/// What becomes of a key that someone sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Does what it says.
+    Honoured,
+    /// Accepted without effect: one debug line.
+    Retired,
+    /// A feature that Portway lacks and that may be ignored: a warning and a line in the status.
+    NotOffered,
+    /// A feature that Portway lacks and that must not be ignored: an error with the way out.
+    Dangerous,
+    /// Nobody's key: a warning with the nearest known one.
+    Unknown,
+}
+
+impl Class {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Honoured => "honoured",
+            Self::Retired => "retired",
+            Self::NotOffered => "not-offered",
+            Self::Dangerous => "dangerous",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a value looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`, or their older spellings; a flag without a value is `true`.
+    Bool,
+    /// A decimal number, both ends included.
+    Integer {
+        min: u64,
+        max: u64,
+    },
+    OneOf(&'static [&'static str]),
+    /// An absolute path, or "".
+    Path,
+    /// Anything else; the text says what, and the program's own parser decides.
+    Text(&'static str),
+}
+
+impl Kind {
+    /// What is allowed, for a message and the help.
+    pub fn allowed(self) -> String {
+        match self {
+            Self::Bool => "true or false".to_owned(),
+            Self::Integer { min, max } => format!("a number from {min} to {max}"),
+            Self::OneOf(words) => match words {
+                [] => "nothing".to_owned(),
+                [one] => (*one).to_owned(),
+                [first @ .., last] => format!("{} or {last}", first.join(", ")),
+            },
+            Self::Path => "an absolute path".to_owned(),
+            Self::Text(what) => what.to_owned(),
+        }
+    }
+}
+
+/// A key of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// As in Cilium's ConfigMap, without dashes in front.
+    pub name: &'static str,
+    /// Older names of the same key. A value under `name` wins.
+    pub aliases: &'static [&'static str],
+    pub class: Class,
+    pub kind: Kind,
+    pub default: &'static str,
+    /// One sentence without its end. For [`Class::Dangerous`] it is the way out.
+    pub help: &'static str,
+    /// Heading in the help.
+    pub group: &'static str,
+}
+
+impl Key {
+    /// The variable that sets this key.
+    pub fn variable(&self) -> String {
+        variable(self.name)
+    }
+}
+
+/// `PORTWAY_BPF_LB_MAP_MAX` for `bpf-lb-map-max`.
+pub(super) fn variable(name: &str) -> String {
+    format!("PORTWAY_{}", name.to_ascii_uppercase().replace(['-', '.'], "_"))
+}
