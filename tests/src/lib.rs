@@ -1,1 +1,5 @@
-//! Placeholder for the first build.
+//! Everything that runs Portway from outside: the naive oracle with its random worlds, the harness that makes
+//! namespaces, cgroups and clients, and the suites in `tests/`.
+
+pub mod harness;
+pub mod oracle;
