@@ -22,12 +22,8 @@ pub(crate) fn run(keep: bool) -> anyhow::Result<()> {
 pub(crate) fn prepare(keep: bool) -> anyhow::Result<Command> {
     setup::run(setup::Scope::Demo)?;
     build_object()?;
-    let mut build = workspace::cargo()?;
-    build.args(["build", "--package", "portway-agent", "--package", "portway"]);
-    build.args(["--package", "portway-tests", "--bin", "portway-demo"]);
-    build.args(["--bin", "portway-agent", "--bin", "portway"]);
-    run_command(&mut build)?;
-    let mut demo = as_root(binary("portway-demo"));
+    run_command(&mut build_binaries()?)?;
+    let mut demo = as_root(binaries().join("portway-demo"));
     if keep {
         demo.arg("--keep");
     }
@@ -41,9 +37,17 @@ pub(crate) fn build_object() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A binary of the workspace, built for development.
-pub(crate) fn binary(name: &str) -> PathBuf {
-    workspace::target().join("debug").join(name)
+/// Builds the agent, the command and the programs of the tests, which expect to find each other in one folder.
+pub(crate) fn build_binaries() -> anyhow::Result<Command> {
+    let mut build = workspace::cargo()?;
+    build.args(["build", "--bins", "--package", "portway-agent", "--package", "portway"]);
+    build.args(["--package", "portway-tests"]);
+    Ok(build)
+}
+
+/// Where [`build_binaries`] leaves them.
+pub(crate) fn binaries() -> PathBuf {
+    workspace::target().join("debug")
 }
 
 /// The command with the privileges to load programs and make namespaces.
