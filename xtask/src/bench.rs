@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 
 use crate::command::{run as run_command, say};
-use crate::demo::{as_root, build_object};
+use crate::demo::{as_root, build_binaries, build_object};
 use crate::{setup, workspace};
 
 /// Where the benchmarks' entry point is, relative to the workspace.
@@ -16,10 +16,8 @@ pub(crate) fn run(names: &[String], json: bool, long: bool) -> anyhow::Result<()
     }
     setup::run(setup::Scope::Demo)?;
     build_object()?;
-    let mut build = workspace::cargo()?;
-    build.args(["build", "--release", "--package", "portway-agent", "--package", "portway"]);
-    build.args(["--package", "portway-tests", "--bin", "portway-bench"]);
-    build.args(["--bin", "portway-agent", "--bin", "portway"]);
+    let mut build = build_binaries()?;
+    build.arg("--release");
     run_command(&mut build)?;
     let mut bench = as_root(workspace::target().join("release/portway-bench"));
     bench.args(names);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
 use crate::command::{close, say, succeeds, timed};
-use crate::demo::{build_object, run_tests_as_root};
+use crate::demo::{binaries, build_binaries, build_object, run_tests_as_root};
 use crate::{setup, workspace};
 pub(crate) use junit::Counts;
 
@@ -51,9 +51,8 @@ impl Suite {
             // The default members: all but the kernel programs, which build for another target.
             Self::Unit => (&[], format!("not ({KERNEL}) and not ({GOLDEN})"), false),
             Self::Golden => (&["--package", "portway-model"], GOLDEN.to_owned(), false),
-            Self::Kernel => {
-                (&["--package", "portway-tests", "--package", "portway-agent"], KERNEL.to_owned(), true)
-            }
+            // The packages of the unit tests, so that what is built for those is not built again.
+            Self::Kernel => (&[], KERNEL.to_owned(), true),
             Self::Cluster | Self::Faults | Self::Conformance => return None,
         };
         Some(Plan { suite: self, packages, filter, on_the_kernel })
@@ -126,10 +125,7 @@ pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool)
 fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Counts, bool)> {
     if plan.on_the_kernel {
         build_object()?;
-        let mut build = workspace::cargo()?;
-        build.args(["build", "--package", "portway-agent", "--package", "portway"]);
-        build.args(["--bin", "portway-agent", "--bin", "portway"]);
-        crate::command::run(&mut build)?;
+        crate::command::run(&mut build_binaries()?)?;
     }
     let profile = if long { "long" } else { "default" };
     let report = workspace::root().join("target/nextest").join(profile).join("junit.xml");
@@ -155,6 +151,7 @@ fn nextest(plan: &Plan, filter: Option<&str>, long: bool, profile: &str) -> anyh
         nextest.env("PORTWAY_LONG", "1");
     }
     if plan.on_the_kernel {
+        nextest.env("PORTWAY_BIN_DIR", binaries());
         run_tests_as_root(&mut nextest);
     }
     Ok(nextest)
