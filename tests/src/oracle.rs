@@ -29,14 +29,40 @@ pub struct Objects {
     pub nodes: Vec<Node>,
 }
 
-/// Whose rows are asked for, and the settings that change them (`flags.md`, "Agent, honoured").
+/// Whose rows are asked for, and the settings that change them, each under the name of its flag (`flags.md`, "Agent,
+/// honoured").
 #[derive(Clone, Debug)]
 pub struct OracleConfig {
     pub node: String,
-    /// `k8s-service-proxy-name`.
-    pub proxy_name: String,
-    /// `bpf-lb-source-range-all-types`.
-    pub source_ranges_of_all_types: bool,
+    pub k8s_service_proxy_name: String,
+    pub enable_ipv4: bool,
+    pub enable_ipv6: bool,
+    pub enable_svc_source_range_check: bool,
+    pub bpf_lb_source_range_all_types: bool,
+    pub enable_external_ips: bool,
+    pub enable_host_port: bool,
+    pub enable_session_affinity: bool,
+    pub enable_service_topology: bool,
+    pub enable_k8s_terminating_endpoint: bool,
+}
+
+impl OracleConfig {
+    /// With the flags' defaults.
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            k8s_service_proxy_name: String::new(),
+            enable_ipv4: true,
+            enable_ipv6: true,
+            enable_svc_source_range_check: true,
+            bpf_lb_source_range_all_types: false,
+            enable_external_ips: true,
+            enable_host_port: true,
+            enable_session_affinity: true,
+            enable_service_topology: true,
+            enable_k8s_terminating_endpoint: true,
+        }
+    }
 }
 
 /// A frontend, with the fields of a row of `portway plan -o json`.
@@ -66,6 +92,7 @@ struct Claim {
 pub fn oracle(objects: &Objects, config: &OracleConfig) -> Vec<OracleRow> {
     let mut claims = services::claims(objects, config);
     claims.extend(pods::claims(objects, config));
+    claims.retain(|claim| if claim.row.address.is_ipv4() { config.enable_ipv4 } else { config.enable_ipv6 });
     let mut rows: Vec<OracleRow> = Vec::new();
     for claim in &claims {
         let same_frontend = |other: &&Claim| frontend(&other.row) == frontend(&claim.row);
@@ -106,7 +133,7 @@ fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 /// copies both from a service to its slices, and kube-proxy lists neither services nor slices that it must not serve.
 fn is_for_this_proxy(meta: &ObjectMeta, config: &OracleConfig) -> bool {
     let proxy_name = label(meta, "service.kubernetes.io/service-proxy-name");
-    let is_ours = match config.proxy_name.as_str() {
+    let is_ours = match config.k8s_service_proxy_name.as_str() {
         "" => proxy_name.is_none(),
         ours => proxy_name == Some(ours),
     };

@@ -42,14 +42,22 @@ pub(super) fn sets(
     endpoints.sort_by_key(|candidate| (candidate.addr, candidate.port));
 
     let ready: Vec<_> = endpoints.iter().copied().filter(|c| usefulness(c.endpoint) == 0).collect();
-    let closing: Vec<_> = endpoints.iter().copied().filter(|c| usefulness(c.endpoint) == 1).collect();
+    let closing: Vec<_> = endpoints
+        .iter()
+        .copied()
+        .filter(|c| usefulness(c.endpoint) == 1 && config.enable_k8s_terminating_endpoint)
+        .collect();
     let is_local = |c: &&Candidate<'_>| c.endpoint.node_name.as_deref() == Some(config.node.as_str());
     let (local_ready, local_closing): (Vec<_>, Vec<_>) = (
         ready.iter().copied().filter(is_local).collect(),
         closing.iter().copied().filter(is_local).collect(),
     );
 
-    let hinted = by_hints(&ready, &config.node, zone(objects, config));
+    let hinted = if config.enable_service_topology {
+        by_hints(&ready, &config.node, zone(objects, config))
+    } else {
+        ready.clone()
+    };
     Sets {
         cluster: names(if ready.is_empty() { &closing } else { &hinted }),
         local: names(if local_ready.is_empty() { &local_closing } else { &local_ready }),
@@ -107,6 +115,7 @@ fn zone<'a>(objects: &'a Objects, config: &OracleConfig) -> Option<&'a str> {
 /// service's name" (EndpointSlice), of the family, whose port of the same name and protocol has a number.
 fn candidates<'a>(
     objects: &'a Objects,
+    config: &OracleConfig,
     service: &Service,
     port: &ServicePort,
     ipv4: bool,

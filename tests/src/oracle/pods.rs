@@ -10,7 +10,7 @@ use super::{Claim, Objects, OracleConfig, OracleRow, any_address, created, full_
 /// containers have terminated and will not be restarted", "Failed" likewise (PodStatus.phase).
 pub(super) fn claims(objects: &Objects, config: &OracleConfig) -> Vec<Claim> {
     let mut claims = Vec::new();
-    for pod in &objects.pods {
+    for pod in objects.pods.iter().filter(|_| config.enable_host_port) {
         let Some(spec) = &pod.spec else { continue };
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         let is_here = spec.node_name.as_deref() == Some(config.node.as_str());

@@ -4,14 +4,15 @@
 mod objects;
 mod tweaks;
 
+use super::OracleConfig;
 use super::world::{Key, Kind, Mutation, Object, World};
 
 /// The node whose rows are compared; slices, hints and pods name others too.
 pub const THIS_NODE: &str = "node-a";
 pub(super) const NODES: [&str; 3] = [THIS_NODE, "node-b", "node-c"];
-pub(super) const NAMESPACES: [&str; 2] = ["default", "shop"];
+const NAMESPACES: [&str; 4] = ["default", "default", "default", "shop"];
 const SERVICES: [&str; 4] = ["api", "dns", "web", "db"];
-const PODS: [&str; 3] = ["ingress-0", "ingress-1", "agent"];
+const PODS: [&str; 4] = ["ingress-0", "ingress-1", "agent", "proxy"];
 
 /// SplitMix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
@@ -67,16 +68,37 @@ impl Random {
 /// A world of up to two dozen objects.
 pub fn world(random: &mut Random) -> World {
     let mut world = World::default();
-    let (services, slices, pods) = (random.below(7), random.below(11), random.below(5));
+    let (services, slices, pods) = (1 + random.below(6), random.below(14), random.below(9));
     for (kind, count) in
         [(Kind::Service, services), (Kind::EndpointSlice, slices), (Kind::Pod, pods), (Kind::Node, 2)]
     {
         for _ in 0..count {
-            let key = random_key(random, kind);
+            let key = likely_key(random, &world, kind);
             world.apply(&Mutation::Put(objects::object(random, &key)));
         }
     }
     world
+}
+
+/// Mostly the defaults; every flag differs now and then.
+pub fn config(random: &mut Random) -> OracleConfig {
+    let mut flag = |default: bool| default ^ random.chance(7);
+    let mut config = OracleConfig {
+        enable_ipv4: flag(true),
+        enable_ipv6: flag(true),
+        enable_svc_source_range_check: flag(true),
+        bpf_lb_source_range_all_types: flag(false),
+        enable_external_ips: flag(true),
+        enable_host_port: flag(true),
+        enable_session_affinity: flag(true),
+        enable_service_topology: flag(true),
+        enable_k8s_terminating_endpoint: flag(true),
+        ..OracleConfig::new(THIS_NODE)
+    };
+    if random.chance(7) {
+        "portway".clone_into(&mut config.k8s_service_proxy_name);
+    }
+    config
 }
 
 /// One change: an object more, another version of one, or one less. `world` is what it applies to.
@@ -93,11 +115,23 @@ pub fn mutation(random: &mut Random, world: &World) -> Mutation {
             Kind::Pod,
             Kind::Node,
         ]);
-        let key = random_key(random, kind);
+        let key = likely_key(random, world, kind);
         return Mutation::Put(objects::object(random, &key));
     }
     let victim = *random.pick(&existing);
     if choice < 42 { Mutation::Delete(victim.key()) } else { Mutation::Put(tweaks::tweak(random, victim)) }
+}
+
+/// A slice mostly is one of a service that exists.
+fn likely_key(random: &mut Random, world: &World, kind: Kind) -> Key {
+    let mut key = random_key(random, kind);
+    let services: Vec<&Key> = world.objects.keys().filter(|key| key.kind == Kind::Service).collect();
+    if kind == Kind::EndpointSlice && !services.is_empty() && random.chance(85) {
+        let service = *random.pick(&services);
+        key.namespace.clone_from(&service.namespace);
+        key.name = format!("{}-{}", service.name, random.pick(&["x1", "x2", "x3"]));
+    }
+    key
 }
 
 fn random_key(random: &mut Random, kind: Kind) -> Key {

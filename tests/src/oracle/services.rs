@@ -53,7 +53,8 @@ fn claims_of_port(
     for ip in load_balancer_ips(service).into_iter().filter(family) {
         frontends.push(("LoadBalancer", ip, number));
     }
-    for ip in spec.external_ips.iter().flatten().filter_map(|ip| ip.parse().ok()).filter(family) {
+    let external_ips = spec.external_ips.iter().flatten().filter(|_| config.enable_external_ips);
+    for ip in external_ips.filter_map(|ip| ip.parse().ok()).filter(family) {
         frontends.push(("ExternalIPs", ip, number));
     }
     if let Some(node_port) = port.node_port.filter(|n| *n != 0) {
@@ -61,7 +62,8 @@ fn claims_of_port(
     }
     let sets = endpoints::sets(objects, config, service, port, cluster_ip.is_ipv4());
     let claim = |(kind, address, number)| {
-        let filtered = matches!(kind, "LoadBalancer" | "ExternalIPs") || config.source_ranges_of_all_types;
+        let filtered = config.enable_svc_source_range_check
+            && (matches!(kind, "LoadBalancer" | "ExternalIPs") || config.bpf_lb_source_range_all_types);
         Claim {
             row: OracleRow {
                 service: full_name(&service.metadata),
@@ -72,7 +74,7 @@ fn claims_of_port(
                 protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
                 cluster: sets.cluster.clone(),
                 local: sets.local.clone(),
-                affinity_seconds: affinity_seconds(spec),
+                affinity_seconds: if config.enable_session_affinity { affinity_seconds(spec) } else { 0 },
                 source_ranges: if filtered { source_ranges(spec, cluster_ip.is_ipv4()) } else { Vec::new() },
                 flags: flags(spec),
             },

@@ -101,6 +101,8 @@ fn service(random: &mut Random, key: &Key) -> Service {
         *random.pick(&["ClusterIP", "ClusterIP", "NodePort", "NodePort", "LoadBalancer", "ExternalName"]);
     spec.ports = Some(service_ports(random, kind));
     if kind == "ExternalName" {
+        // A cluster IP that the API server would not let through, but a manifest may have: it means nothing.
+        spec.cluster_ip = random.maybe(30, |r| r.word(&CLUSTER_V4));
         spec.type_ = owned(kind);
         spec.external_name = owned("db.example.com");
         return Service { metadata, spec: Some(spec), status: None };
@@ -153,6 +155,7 @@ fn service_ports(random: &mut Random, kind: &str) -> Vec<ServicePort> {
     let mut names = PORT_NAMES;
     random.shuffle(&mut names);
     for name in names.iter().take(count) {
+        let protocol = usual_protocol(random, name);
         let name = if count == 1 {
             random.maybe(60, |r| if r.chance(70) { (*name).to_owned() } else { String::new() })
         } else {
@@ -161,7 +164,7 @@ fn service_ports(random: &mut Random, kind: &str) -> Vec<ServicePort> {
         let mut port = ServicePort {
             name,
             port: *random.pick(&SERVICE_PORTS),
-            protocol: random.maybe(70, |r| r.word(&PROTOCOLS)),
+            protocol,
             target_port: random.maybe(60, |r| {
                 if r.chance(50) { IntOrString::Int(8080) } else { IntOrString::String("http".to_owned()) }
             }),
@@ -181,6 +184,16 @@ fn service_ports(random: &mut Random, kind: &str) -> Vec<ServicePort> {
         }
     }
     ports
+}
+
+/// A port of one name mostly speaks one protocol, or services and slices would hardly ever meet.
+fn usual_protocol(random: &mut Random, name: &str) -> Option<String> {
+    match (name, random.below(10)) {
+        (_, 0) => random.maybe(80, |r| r.word(&PROTOCOLS)),
+        ("dns", _) => owned("UDP"),
+        ("http", 1..5) => None,
+        _ => owned("TCP"),
+    }
 }
 
 fn ingress(random: &mut Random) -> Vec<LoadBalancerIngress> {
@@ -207,12 +220,13 @@ fn slice(random: &mut Random, key: &Key) -> EndpointSlice {
         label(&mut metadata, "kubernetes.io/service-name", service);
     }
     proxy_labels(random, &mut metadata);
-    let address_type = *random.pick(&["IPv4", "IPv4", "IPv4", "IPv6", "IPv6", "IPv6", "FQDN"]);
-    let count = random.below(6);
+    let style = HintStyle::of(key);
+    let address_type = if random.chance(5) { "FQDN" } else { *random.pick(&["IPv4", "IPv6"]) };
+    let count = random.below(7);
     EndpointSlice {
         metadata,
         address_type: address_type.to_owned(),
-        endpoints: random.maybe(95, |r| (0..count).map(|_| endpoint(r, address_type)).collect()),
+        endpoints: random.maybe(95, |r| (0..count).map(|_| endpoint(r, address_type, style)).collect()),
         ports: random.maybe(95, endpoint_ports),
     }
 }
@@ -234,16 +248,36 @@ fn endpoint_ports(random: &mut Random) -> Vec<EndpointPort> {
 fn endpoint_port(random: &mut Random, name: &str) -> EndpointPort {
     EndpointPort {
         name: (!name.is_empty() || random.chance(50)).then(|| name.to_owned()),
-        port: random.maybe(94, |r| *r.pick(&TARGET_PORTS)),
-        protocol: random.maybe(70, |r| r.word(&["TCP", "TCP", "UDP", "SCTP"])),
+        port: random.maybe(94, |r| if r.chance(75) { TARGET_PORTS[0] } else { *r.pick(&TARGET_PORTS) }),
+        protocol: usual_protocol(random, name),
         app_protocol: None,
     }
 }
 
-pub(super) fn endpoint(random: &mut Random, address_type: &str) -> Endpoint {
+/// What hints the slices of a service have; hints count only if all its ready endpoints have some.
+#[derive(Clone, Copy)]
+pub(super) enum HintStyle {
+    None,
+    Zones,
+    Nodes,
+    Mixed,
+}
+
+impl HintStyle {
+    pub(super) fn of(slice: &Key) -> Self {
+        match (slice.name.split('-').next(), slice.namespace.as_str()) {
+            (Some("api"), _) => Self::Zones,
+            (Some("web"), "default") => Self::Nodes,
+            (Some("dns"), _) => Self::Mixed,
+            _ => Self::None,
+        }
+    }
+}
+
+pub(super) fn endpoint(random: &mut Random, address_type: &str, style: HintStyle) -> Endpoint {
     let address = |random: &mut Random| match address_type {
-        "IPv4" => format!("10.0.0.{}", 1 + random.below(7)),
-        "IPv6" => format!("fd00::{:x}", 8 + random.below(12)),
+        "IPv4" => format!("10.0.0.{}", 1 + random.below(5)),
+        "IPv6" => format!("fd00::{:x}", 8 + random.below(5)),
         _ => format!("host-{}.example.com", random.below(4)),
     };
     let mut addresses = vec![address(random)];
@@ -255,7 +289,7 @@ pub(super) fn endpoint(random: &mut Random, address_type: &str) -> Endpoint {
         conditions: random.maybe(90, conditions),
         node_name: random.maybe(85, |r| (*r.pick(&[THIS_NODE, NODES[0], NODES[1], NODES[2]])).to_owned()),
         zone: random.maybe(70, |r| r.word(&ZONES)),
-        hints: random.maybe(70, hints),
+        hints: hints(random, style),
         hostname: random.maybe(10, |_| "h".to_owned()),
         ..Endpoint::default()
     }
@@ -284,15 +318,23 @@ pub(super) fn conditions(random: &mut Random) -> EndpointConditions {
     }
 }
 
-pub(super) fn hints(random: &mut Random) -> EndpointHints {
-    EndpointHints {
-        for_zones: random.maybe(75, |r| {
-            r.some_of(60, &ZONES).into_iter().map(|name| ForZone { name: name.to_owned() }).collect()
-        }),
-        for_nodes: random.maybe(50, |r| {
-            r.some_of(60, &NODES).into_iter().map(|name| ForNode { name: name.to_owned() }).collect()
-        }),
-    }
+pub(super) fn hints(random: &mut Random, style: HintStyle) -> Option<EndpointHints> {
+    let (zones, nodes) = match style {
+        HintStyle::None => (3, 3),
+        HintStyle::Zones => (97, 20),
+        HintStyle::Nodes => (80, 96),
+        HintStyle::Mixed => (60, 50),
+    };
+    let for_zones = random.maybe(zones, |r| {
+        let names = if r.chance(70) { vec![*r.pick(&ZONES)] } else { r.some_of(60, &ZONES) };
+        names.into_iter().map(|name| ForZone { name: name.to_owned() }).collect()
+    });
+    let for_nodes = random.maybe(nodes, |r| {
+        let names = if r.chance(80) { vec![*r.pick(&NODES)] } else { r.some_of(60, &NODES) };
+        names.into_iter().map(|name| ForNode { name: name.to_owned() }).collect()
+    });
+    (for_zones.is_some() || for_nodes.is_some() || random.chance(10))
+        .then_some(EndpointHints { for_zones, for_nodes })
 }
 
 fn pod(random: &mut Random, key: &Key) -> Pod {
@@ -331,7 +373,7 @@ fn container_ports(
 ) -> Vec<ContainerPort> {
     let mut ports = Vec::new();
     for n in 0..random.below(3) {
-        let host_port = random.maybe(85, |r| *r.pick(&[53, 80, 8080, 30_000]));
+        let host_port = random.maybe(85, |r| *r.pick(&[53, 30_000]));
         let protocol = random.maybe(70, |r| r.word(&PROTOCOLS));
         let host_ip =
             random.maybe(40, |r| r.word(&["", "0.0.0.0", "::", "192.0.2.7", "203.0.113.1", "2001:db8::1"]));

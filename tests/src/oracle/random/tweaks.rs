@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::Random;
-use super::objects::{self, PORT_NAMES, ZONES};
+use super::objects::{self, HintStyle, PORT_NAMES, ZONES};
 use crate::oracle::world::Object;
 
 /// Another version of `object`: of the same name, age and UID, but for one object in eight, which is made anew.
@@ -56,13 +56,14 @@ fn tweak_service(random: &mut Random, service: &mut Service) {
 }
 
 fn tweak_slice(random: &mut Random, slice: &mut EndpointSlice) {
+    let style = HintStyle::of(&Object::EndpointSlice(slice.clone()).key());
     let address_type = slice.address_type.clone();
     let endpoints = slice.endpoints.get_or_insert_default();
     let victim = random.below(endpoints.len().max(1) as u64) as usize;
     match random.below(8) {
-        0 | 1 => endpoints.push(objects::endpoint(random, &address_type)),
+        0 | 1 => endpoints.push(objects::endpoint(random, &address_type, style)),
         2 if victim < endpoints.len() => drop(endpoints.remove(victim)),
-        3 if victim < endpoints.len() => endpoints[victim].hints = random.maybe(70, objects::hints),
+        3 if victim < endpoints.len() => endpoints[victim].hints = objects::hints(random, style),
         4 => endpoints.clear(),
         5 => {
             for port in slice.ports.iter_mut().flatten() {
@@ -72,7 +73,7 @@ fn tweak_slice(random: &mut Random, slice: &mut EndpointSlice) {
             }
         }
         _ if victim < endpoints.len() => endpoints[victim].conditions = random.maybe(90, objects::conditions),
-        _ => endpoints.push(objects::endpoint(random, &address_type)),
+        _ => endpoints.push(objects::endpoint(random, &address_type, style)),
     }
 }
 
