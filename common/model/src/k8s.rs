@@ -1,0 +1,36 @@
+//! Kubernetes objects as Portway reads them: manifests and watch events in, validated objects and a list of what was
+//! refused out.
+//!
+//! The types are our own and hold only what is used: Service, EndpointSlice, Pod (for host ports) and Node (for its
+//! zone). Other kinds are skipped, an object that does not say its kind is refused. The API server's defaults are
+//! applied here. A value that cannot be used refuses the smallest part of its object that makes sense (one port, one
+//! endpoint, one address) and is named by a [`Reject`]; the rest of the object lives.
+//!
+//! What a refused value falls back to: a traffic policy, an affinity or a timeout to the API's default; a creation
+//! time to "unknown"; a source range to *nothing* — a Service that asked for ranges and has no usable one is open to
+//! nobody, never to everybody.
+
+mod decode;
+mod document;
+mod endpoint_slice;
+mod field;
+mod manifests;
+mod names;
+mod node;
+mod object;
+mod pod;
+mod raw;
+mod reject;
+mod service;
+mod time;
+mod yaml;
+
+pub use decode::{Decoded, decode};
+pub use document::{Format, ManifestError};
+pub use manifests::{Change, FileProblem, Manifests};
+pub use names::Names;
+pub use object::{
+    Endpoint, EndpointSlice, Event, Hints, HostPort, Node, Object, ObjectKey, ObjectKind, Pod, Service,
+    ServicePort, ServiceType, SlicePort, SourceRanges,
+};
+pub use reject::Reject;

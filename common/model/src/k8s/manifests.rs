@@ -1,0 +1,263 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Event, Format, ManifestError, Names, Object, ObjectKind, Reject, decode, document};
+
+/// The objects of a directory of manifests, and what is wrong with them.
+///
+/// Of an object that several files have, the one in the first path counts, and in a file the first one; the others
+/// are named, and take over when it goes. A file that cannot be read keeps the objects it had when it could.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    names: Names,
+    files: BTreeMap<Arc<Path>, File>,
+    objects: HashMap<Key, Vec<Holder>>,
+    /// Objects that more than one file has.
+    by_rivalry: BTreeSet<Key>,
+    /// Counts calls of [`Self::apply`].
+    pass: u64,
+}
+
+/// A file whose text is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileProblem {
+    pub path: PathBuf,
+    /// With the line and the column, where there is one.
+    pub reason: String,
+}
+
+/// What a file's new text, or its end, changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Deletions first, then what is new or different in the order of the file.
+    pub events: Vec<Event>,
+    /// The text was not used.
+    pub problem: Option<FileProblem>,
+    /// What is refused that was not before, for the log. [`Manifests::rejects`] has all there are.
+    pub rejects: Vec<Reject>,
+}
+
+type Key = (ObjectKind, Arc<str>);
+
+#[derive(Debug, Default)]
+struct File {
+    objects: Vec<Key>,
+    rejects: Vec<Reject>,
+    problem: Option<String>,
+}
+
+/// A file that has an object.
+#[derive(Debug)]
+struct Holder {
+    path: Arc<Path>,
+    object: Object,
+    /// The pass that saw it last.
+    pass: u64,
+}
+
+impl Manifests {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The text of a new or changed file. O(file), whatever the other files hold; an object that is as it was gives
+    /// no event.
+    pub fn apply(&mut self, path: &Path, bytes: &[u8]) -> Change {
+        self.pass += 1;
+        let path: Arc<Path> = match self.files.get_key_value(path) {
+            Some((path, _)) => Arc::clone(path),
+            None => Arc::from(path),
+        };
+        let mut rejects = Vec::new();
+        let read = document::each(bytes, Format::Detect, |items| {
+            let mut events = Vec::new();
+            let mut keys = Vec::with_capacity(items.len());
+            for item in &items {
+                let Some(object) = decode::object(item, &mut self.names, &mut rejects) else {
+                    continue;
+                };
+                let key = (object.kind(), Arc::clone(object.name()));
+                match self.objects.hold(&path, key.clone(), object, self.pass) {
+                    Held::Twice => rejects.push(twice(&key, "is in this file before; the first one counts")),
+                    Held::Shadowed => keys.push(key),
+                    Held::Same => keys.push(key),
+                    Held::Wins(object) => {
+                        events.push(Event::Apply(object));
+                        keys.push(key);
+                    }
+                }
+            }
+            (events, keys)
+        });
+        match read {
+            Err(error) => self.broken(&path, &error),
+            Ok((events, keys)) => self.read(&path, events, keys, rejects),
+        }
+    }
+
+    fn broken(&mut self, path: &Arc<Path>, error: &ManifestError) -> Change {
+        let file = self.files.entry(Arc::clone(path)).or_default();
+        let reason = if file.objects.is_empty() {
+            error.to_string()
+        } else {
+            format!("{error}; its last good objects stay")
+        };
+        file.problem = Some(reason.clone());
+        Change { problem: Some(FileProblem { path: path.to_path_buf(), reason }), ..Change::default() }
+    }
+
+    fn read(
+        &mut self,
+        path: &Arc<Path>,
+        applied: Vec<Event>,
+        keys: Vec<Key>,
+        rejects: Vec<Reject>,
+    ) -> Change {
+        let file = self.files.entry(Arc::clone(path)).or_default();
+        file.problem = None;
+        let old_keys = std::mem::replace(&mut file.objects, keys);
+        let old_rejects: BTreeSet<Reject> = std::mem::take(&mut file.rejects).into_iter().collect();
+        let mut new_rejects: Vec<_> = rejects.iter().filter(|r| !old_rejects.contains(r)).cloned().collect();
+        file.rejects = rejects;
+        let mut events = Vec::new();
+        for key in old_keys {
+            events.extend(self.release(path, &key, self.pass));
+        }
+        events.extend(applied);
+        self.note_rivals(path, &mut new_rejects);
+        // Deletions first: what takes over a frontend then finds it free.
+        events.sort_by_key(|event| matches!(event, Event::Apply(_)));
+        Change { events, problem: None, rejects: new_rejects }
+    }
+
+    /// A file that is gone. O(objects it had).
+    pub fn remove(&mut self, path: &Path) -> Change {
+        let Some((path, file)) = self.files.remove_entry(path) else {
+            return Change::default();
+        };
+        self.pass += 1;
+        let mut events: Vec<_> =
+            file.objects.iter().filter_map(|key| self.release(&path, key, self.pass)).collect();
+        events.sort_by_key(|event| matches!(event, Event::Apply(_)));
+        Change { events, ..Change::default() }
+    }
+
+    /// Files whose text is not used, in order of their paths. O(files).
+    pub fn problems(&self) -> impl Iterator<Item = FileProblem> {
+        self.files.iter().filter_map(|(path, file)| {
+            Some(FileProblem { path: path.to_path_buf(), reason: file.problem.clone()? })
+        })
+    }
+
+    /// Everything that is refused at present, file by file, then objects that another file has too. O(files +
+    /// refused).
+    pub fn rejects(&self) -> impl Iterator<Item = Reject> {
+        let of_files = self.files.values().flat_map(|file| file.rejects.iter().cloned());
+        let rivals = self.by_rivalry.iter().filter_map(|key| Some((key, self.objects.get(key)?)));
+        of_files.chain(rivals.flat_map(|(key, holders)| {
+            let winner = holders.first();
+            holders.iter().skip(1).filter_map(move |loser| Some(rival(key, winner?, loser)))
+        }))
+    }
+
+    /// Takes an object from a file unless `pass` saw it there; what changes by that.
+    fn release(&mut self, path: &Path, key: &Key, pass: u64) -> Option<Event> {
+        let holders = self.objects.get_mut(key)?;
+        let at = holders.iter().position(|holder| *holder.path == *path && holder.pass != pass)?;
+        let gone = holders.remove(at);
+        if holders.len() < 2 {
+            self.by_rivalry.remove(key);
+        }
+        match holders.first() {
+            None => {
+                self.objects.remove(key);
+                Some(Event::Delete(gone.object.key()))
+            }
+            Some(next) if at == 0 && next.object != gone.object => Some(Event::Apply(next.object.clone())),
+            Some(_) => None,
+        }
+    }
+
+    /// Names the rivalries that a file has part in and had not before.
+    fn note_rivals(&mut self, path: &Path, rejects: &mut Vec<Reject>) {
+        let Some(file) = self.files.get(path) else {
+            return;
+        };
+        for key in &file.objects {
+            let Some([winner, losers @ ..]) = self.objects.get(key).map(Vec::as_slice) else {
+                continue;
+            };
+            if !losers.is_empty() && self.by_rivalry.insert(key.clone()) {
+                rejects.extend(losers.iter().map(|loser| rival(key, winner, loser)));
+            }
+        }
+    }
+}
+
+enum Held {
+    /// It counts, and is new or different.
+    Wins(Object),
+    /// It counts, and is as it was.
+    Same,
+    /// The file of another path counts.
+    Shadowed,
+    /// This pass has seen it in this file.
+    Twice,
+}
+
+trait Hold {
+    fn hold(&mut self, path: &Arc<Path>, key: Key, object: Object, pass: u64) -> Held;
+}
+
+impl Hold for HashMap<Key, Vec<Holder>> {
+    fn hold(&mut self, path: &Arc<Path>, key: Key, object: Object, pass: u64) -> Held {
+        let holders = self.entry(key).or_default();
+        match holders.binary_search_by(|holder| holder.path.cmp(path)) {
+            Ok(at) => {
+                let Some(holder) = holders.get_mut(at) else {
+                    return Held::Twice;
+                };
+                if holder.pass == pass {
+                    return Held::Twice;
+                }
+                holder.pass = pass;
+                if holder.object == object {
+                    return if at == 0 { Held::Same } else { Held::Shadowed };
+                }
+                holder.object = object.clone();
+                if at == 0 { Held::Wins(object) } else { Held::Shadowed }
+            }
+            Err(at) => {
+                let same = at == 0 && holders.first().is_some_and(|winner| winner.object == object);
+                let shadowed = at > 0;
+                holders.reserve_exact(1);
+                holders.insert(at, Holder { path: Arc::clone(path), object: object.clone(), pass });
+                match (shadowed, same) {
+                    (true, _) => Held::Shadowed,
+                    (false, true) => Held::Same,
+                    (false, false) => Held::Wins(object),
+                }
+            }
+        }
+    }
+}
+
+fn twice(key: &Key, reason: &str) -> Reject {
+    let (kind, name) = key;
+    let value = name.split_once('/').map_or(&**name, |(_, name)| name).to_owned();
+    Reject {
+        kind: kind.name().to_owned(),
+        name: name.to_string(),
+        field: "metadata.name".to_owned(),
+        value,
+        reason: reason.to_owned(),
+    }
+}
+
+fn rival(key: &Key, winner: &Holder, loser: &Holder) -> Reject {
+    let (winner, loser) = (winner.path.display(), loser.path.display());
+    twice(key, &format!("is in {winner} too, which counts as the first path; {loser} is not used for it"))
+}

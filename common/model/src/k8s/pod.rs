@@ -1,0 +1,146 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portway_datapath::Addr;
+use serde_json::Value;
+
+use super::decode::{self, Kind};
+use super::field::{List, Misfit, Refusals, Shape, misfit};
+use super::{HostPort, Names, Object, Pod, raw};
+
+impl Kind for Pod {
+    type Raw<'a> = raw::Pod<'a>;
+    const NAME: &'static str = "Pod";
+    const API_VERSION: &'static str = "v1";
+    const SHAPE: Shape = Shape {
+        lists: &[
+            List {
+                path: &["spec", "containers"],
+                misfit: |v| misfit::<raw::Container<'_>>(v),
+                fields: &["ports[]"],
+            },
+            List {
+                path: &["spec", "initContainers"],
+                misfit: |v| misfit::<raw::Container<'_>>(v),
+                fields: &["ports[]"],
+            },
+            List { path: &["status", "podIPs"], misfit: |v| misfit::<raw::PodIp<'_>>(v), fields: &[] },
+        ],
+        fields: &["metadata.creationTimestamp"],
+        never_absent: None,
+    };
+
+    fn misfit(value: &Value) -> Option<Misfit> {
+        misfit::<raw::Pod<'_>>(value)
+    }
+
+    fn object(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
+        pod(&raw, names, refusals).map(|pod| Object::Pod(pod.into()))
+    }
+}
+
+fn pod(raw: &raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Pod> {
+    let metadata = raw.metadata.as_ref();
+    let name = decode::namespaced_name(metadata, names, refusals)?;
+    let (spec, status) = (raw.spec.as_ref(), raw.status.as_ref());
+    let in_node_network = spec.is_some_and(|s| s.host_network == Some(true));
+    let host_ports = match spec {
+        Some(spec) if !in_node_network => host_ports(spec, names, refusals),
+        Some(_) | None => Vec::new(),
+    };
+    // Of a pod without host ports nothing is used, so nothing of it is refused and a change of it is none.
+    let used = !host_ports.is_empty();
+    Some(Pod {
+        uid: Arc::from(metadata.and_then(|m| m.uid.as_deref()).unwrap_or("")),
+        created: if used { decode::created(metadata, refusals) } else { None },
+        node: spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty()).map(|node| names.get(node)),
+        live: !matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
+        ips: if used { ips(status, refusals) } else { Box::default() },
+        host_ports: host_ports.into(),
+        name,
+    })
+}
+
+/// `podIP` counts where `podIPs` is empty.
+fn ips(status: Option<&raw::PodStatus<'_>>, refusals: &mut Refusals<'_>) -> Box<[Addr]> {
+    let Some(status) = status else {
+        return Box::default();
+    };
+    let mut written = Vec::with_capacity(2);
+    for (n, ip) in status.pod_ips.iter().flatten().enumerate() {
+        match ip.as_ref().and_then(|ip| ip.ip.as_deref()) {
+            Some(ip) => written.push((format!("status.podIPs[{n}].ip"), ip)),
+            None => refusals.push_null(format!("status.podIPs[{n}]")),
+        }
+    }
+    if status.pod_ips.as_ref().is_none_or(Vec::is_empty)
+        && let Some(ip) = status.pod_ip.as_deref().filter(|ip| !ip.is_empty())
+    {
+        written.push(("status.podIP".to_owned(), ip));
+    }
+    let mut ips: Vec<Addr> = Vec::with_capacity(2);
+    for (field, text) in written {
+        if let Some(addr) = decode::address(|| field, text, "address", refusals)
+            && ips.iter().all(|ip| ip.family() != addr.family())
+        {
+            ips.push(addr);
+        }
+    }
+    ips.into()
+}
+
+fn host_ports(spec: &raw::PodSpec<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Vec<HostPort> {
+    let mut ports = Vec::new();
+    for (list, containers) in [("initContainers", &spec.init_containers), ("containers", &spec.containers)] {
+        for (c, container) in containers.iter().flatten().enumerate() {
+            let Some(container) = container else {
+                refusals.push_null(format!("spec.{list}[{c}]"));
+                continue;
+            };
+            // An init container that restarts runs beside the others; any other is over when the pod serves.
+            if list == "initContainers" && container.restart_policy.as_deref() != Some("Always") {
+                continue;
+            }
+            for (p, port) in container.ports.iter().flatten().enumerate() {
+                let field = format!("spec.{list}[{c}].ports[{p}]");
+                match port {
+                    None => refusals.push_null(field),
+                    Some(port) => ports.extend(host_port(&field, port, names, refusals)),
+                }
+            }
+        }
+    }
+    ports
+}
+
+fn host_port(
+    field: &str,
+    raw: &raw::ContainerPort<'_>,
+    names: &mut Names,
+    refusals: &mut Refusals<'_>,
+) -> Option<HostPort> {
+    let number = raw.host_port.filter(|port| *port != 0)?;
+    Some(HostPort {
+        name: decode::port_name(field, raw.name.as_deref(), names, refusals)?,
+        protocol: decode::protocol(field, raw.protocol.as_deref(), refusals)?,
+        host_port: decode::port(|| format!("{field}.hostPort"), Some(number), "host port", refusals)?,
+        container_port: decode::port(
+            || format!("{field}.containerPort"),
+            raw.container_port,
+            "host port",
+            refusals,
+        )?,
+        host_ip: match raw.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            None => None,
+            Some(ip) => Some(host_ip(field, ip, refusals)?),
+        },
+    })
+}
+
+fn host_ip(field: &str, text: &str, refusals: &mut Refusals<'_>) -> Option<Addr> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => Some(Addr::from(ip)),
+        // A frontend on loopback would take every pod's own loopback from it.
+        Ok(_) | Err(_) => decode::address(|| format!("{field}.hostIP"), text, "host port", refusals),
+    }
+}
