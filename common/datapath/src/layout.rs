@@ -18,6 +18,10 @@ pub const LOCAL_ADDRESSES: &str = "pw_local_addresses";
 pub const CONFIG: &str = "pw_config";
 pub const METRICS: &str = "pw_metrics";
 
+/// Slots of a Maglev table in one element of `pw_maglev`: the kernel rounds elements up to 8 bytes, so an element a
+/// slot would take four times the memory.
+pub const MAGLEV_SLOTS: u32 = 4;
+
 /// Entries of each map, by default for 10,000 services and 150,000 endpoints with room for a second version of all
 /// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,91 @@
+//! User space's side of the kernel maps.
+//!
+//! ```text
+//! layout   what every map looks like: to create by and to compare with
+//! open     pinned maps → taken over, or a new set beside the old one
+//! writer   TableOp → a copy into mapped memory, a system call, or one 8-byte store
+//! node     the node's addresses and settings
+//! reader   dumps, counters, facts; also without write access, also with the agent down
+//! check    does what the maps hold make sense
+//! grace    when may memory be reused that programs could still look at
+//! array    arrays, mapped or read by system calls
+//! sys, mapped   bpf(2) and mmap(2): the only unsafe code
+//! ```
+//!
+//! Deliberately not here: what to write (portway-model plans it), programs and links (`programs`), sockets.
+
+mod array;
+mod check;
+mod error;
+mod grace;
+mod layout;
+mod mapped;
+mod node;
+mod open;
+mod reader;
+mod set;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+pub use check::Inconsistency;
+pub use error::MapError;
+pub use grace::{Grace, GracePeriods, RETRY};
+pub use layout::{LayoutDifference, LayoutField, MapId, MapKind, MapLayout};
+pub use node::AddressChanges;
+pub use open::{Opening, Origin, Published, Reason};
+pub use reader::{MapFacts, MapReader};
+pub use set::{pin_dir, pin_path};
+
+use portway_datapath::layout::Sizes;
+use portway_model::tables::TableDump;
+
+/// The kernel maps of the one agent that writes them.
+#[derive(Debug)]
+pub struct KernelTables {
+    reader: MapReader,
+    /// `pw_store_word`.
+    store_program: Option<OwnedFd>,
+    /// Made by this process: no program reads them before the programs are loaded.
+    fresh_frontends: bool,
+    fresh_local_addresses: bool,
+}
+
+impl KernelTables {
+    fn new(reader: MapReader, opening: &Opening) -> Self {
+        Self {
+            reader,
+            store_program: None,
+            fresh_frontends: opening.published != Published::Reused,
+            fresh_local_addresses: opening.others.get(&MapId::LocalAddresses) != Some(&Origin::Reused),
+        }
+    }
+
+    /// The maps of an agent, running or not, for reading alone.
+    pub fn open_read_only(bpf_root: &Path) -> Result<MapReader, MapError> {
+        MapReader::open(bpf_root)
+    }
+
+    /// Reads beside the writer, on any thread.
+    pub fn reader(&self) -> MapReader {
+        self.reader.clone()
+    }
+
+    /// The sizes that the maps have.
+    pub fn sizes(&self) -> Sizes {
+        self.reader.sizes()
+    }
+
+    /// As [`MapReader::dump`].
+    pub fn dump(&self) -> Result<TableDump, MapError> {
+        self.reader.dump()
+    }
+
+    fn maps(&self) -> &set::MapSet {
+        &self.reader.maps
+    }
+}

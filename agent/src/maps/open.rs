@@ -1,0 +1,223 @@
+//! Opening the pinned maps, or making them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use portway_datapath::layout::Sizes;
+
+use super::KernelTables;
+use super::check::{Inconsistency, check};
+use super::error::MapError;
+use super::layout::{LayoutDifference, LayoutField, MapId};
+use super::reader::MapReader;
+use super::set::{MapSet, is_missing, pin_dir};
+use super::sys::{Access, RawMap, is_bpf_fs};
+
+/// What was found when the maps were opened, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The maps that refer to each other ([`MapId::is_published`]): taken over together or made anew together.
+    pub published: Published,
+    /// Each of the other maps.
+    pub others: BTreeMap<MapId, Origin>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    Reused,
+    /// There were none.
+    Created,
+    /// Made beside the old ones, which live on as long as programs use them.
+    Replaced(Reason),
+}
+
+/// Why the published maps could not be taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Layout(LayoutDifference),
+    /// Some pins are there, but not this one.
+    Missing(MapId),
+    Inconsistent(Inconsistency),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Reused,
+    Created,
+    Replaced(LayoutDifference),
+    /// `pw_sock` without a pin: the loader makes it.
+    LeftToLoader,
+}
+
+enum Pinned {
+    Matches(RawMap),
+    Differs(LayoutDifference),
+    Missing,
+}
+
+impl KernelTables {
+    /// Takes over the maps pinned under `bpf_root`, which must be a bpf file system, or makes them with these sizes.
+    ///
+    /// Everything is created before the first pin changes, so a failure leaves the old maps pinned. The caller holds
+    /// the lock on `bpf_root`.
+    pub fn open(bpf_root: &Path, sizes: &Sizes) -> Result<(Self, Opening), MapError> {
+        if !is_bpf_fs(bpf_root).map_err(MapError::pin("look at", bpf_root))? {
+            return Err(MapError::NotBpfFs { root: bpf_root.to_owned() });
+        }
+        let dir = pin_dir(bpf_root);
+        std::fs::create_dir_all(&dir).map_err(MapError::pin("make", &dir))?;
+        let (maps, opening) = assemble(&dir, sizes, None)?;
+        let reader = MapReader { maps: Arc::new(maps) };
+        if opening.published != Published::Reused {
+            return Ok((Self::new(reader, &opening), opening));
+        }
+        let found = match reader.dump() {
+            Ok(dump) => check(&dump, &reader.sizes()),
+            Err(MapError::Inconsistent(inconsistency)) => Err(inconsistency),
+            Err(error) => return Err(error),
+        };
+        match found {
+            Ok(()) => Ok((Self::new(reader, &opening), opening)),
+            Err(inconsistency) => {
+                let (maps, opening) = assemble(&dir, sizes, Some(Reason::Inconsistent(inconsistency)))?;
+                let reader = MapReader { maps: Arc::new(maps) };
+                Ok((Self::new(reader, &opening), opening))
+            }
+        }
+    }
+}
+
+/// Opens or creates every map. `anew`: don't take the published ones over.
+fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, Opening), MapError> {
+    let mut pinned = BTreeMap::new();
+    for map in MapId::ALL {
+        pinned.insert(map, look(dir, map, sizes)?);
+    }
+    let published = anew.map_or_else(|| judge(&pinned), Published::Replaced);
+    let mut others = BTreeMap::new();
+    let mut maps = BTreeMap::new();
+    let mut new = Vec::new();
+    for (map, pinned) in pinned {
+        let reusable = !map.is_published() || published == Published::Reused;
+        let origin = match pinned {
+            Pinned::Matches(raw) if reusable => {
+                maps.insert(map, raw);
+                Origin::Reused
+            }
+            Pinned::Differs(difference) => Origin::Replaced(difference),
+            Pinned::Matches(_) | Pinned::Missing if map == MapId::Sock => Origin::LeftToLoader,
+            Pinned::Matches(_) | Pinned::Missing => Origin::Created,
+        };
+        if map != MapId::Sock && origin != Origin::Reused {
+            maps.insert(map, create(map, sizes)?);
+            new.push(map);
+        }
+        if !map.is_published() {
+            others.insert(map, origin);
+        }
+    }
+    if matches!(others.get(&MapId::Sock), Some(Origin::Replaced(_))) {
+        let path = dir.join(MapId::Sock.name());
+        std::fs::remove_file(&path).map_err(MapError::pin("remove", &path))?;
+    }
+    for map in new {
+        if let Some(raw) = maps.get(&map) {
+            pin(dir, map, raw)?;
+        }
+    }
+    let set = MapSet::new(Access::ReadWrite, |map| {
+        maps.remove(&map).ok_or_else(|| MapError::NoMaps { dir: dir.to_owned() })
+    })?;
+    Ok((set, Opening { published, others }))
+}
+
+fn look(dir: &Path, map: MapId, sizes: &Sizes) -> Result<Pinned, MapError> {
+    let path = dir.join(map.name());
+    let wanted = map.layout(sizes);
+    match RawMap::open(&path, Access::ReadWrite) {
+        Ok(raw) => Ok(wanted.difference(raw.info()).map_or_else(|| Pinned::Matches(raw), Pinned::Differs)),
+        Err(e) if is_missing(&e) => Ok(Pinned::Missing),
+        // Something else is pinned here: a program, a link.
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Ok(Pinned::Differs(LayoutDifference {
+            map,
+            field: LayoutField::Kind,
+            found: 0,
+            wanted: wanted.kind as u32,
+        })),
+        Err(source) => Err(MapError::Pin { action: "open", path, source }),
+    }
+}
+
+fn judge(pinned: &BTreeMap<MapId, Pinned>) -> Published {
+    let mut missing = None;
+    let mut any = false;
+    for (map, pinned) in pinned.iter().filter(|(map, _)| map.is_published()) {
+        match pinned {
+            Pinned::Matches(_) => any = true,
+            Pinned::Differs(difference) => return Published::Replaced(Reason::Layout(*difference)),
+            Pinned::Missing => missing = missing.or(Some(*map)),
+        }
+    }
+    match missing {
+        None => Published::Reused,
+        Some(map) if any => Published::Replaced(Reason::Missing(map)),
+        Some(_) => Published::Created,
+    }
+}
+
+fn create(map: MapId, sizes: &Sizes) -> Result<RawMap, MapError> {
+    let layout = map.layout(sizes);
+    RawMap::create(map.name(), layout.info(), None).map_err(|source| MapError::Create {
+        map,
+        entries: layout.entries,
+        source,
+    })
+}
+
+/// Pins a new map in place of whatever is pinned there; at every moment one of them is.
+fn pin(dir: &Path, map: MapId, raw: &RawMap) -> Result<(), MapError> {
+    let path = dir.join(map.name());
+    // A bpf file system refuses names with a dot.
+    let beside = dir.join(format!("{}_new", map.name()));
+    match std::fs::remove_file(&beside) {
+        Ok(()) => {}
+        Err(e) if is_missing(&e) => {}
+        Err(source) => return Err(MapError::Pin { action: "remove", path: beside, source }),
+    }
+    raw.pin(&beside).map_err(MapError::pin("pin", &beside))?;
+    std::fs::rename(&beside, &path).map_err(MapError::pin("replace", &path))
+}
+
+impl fmt::Display for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reused => f.write_str("taken over"),
+            Self::Created => f.write_str("created"),
+            Self::Replaced(reason) => write!(f, "made anew beside the old ones: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Layout(difference) => difference.fmt(f),
+            Self::Missing(map) => write!(f, "{map} is not pinned"),
+            Self::Inconsistent(inconsistency) => inconsistency.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reused => f.write_str("taken over"),
+            Self::Created => f.write_str("created"),
+            Self::Replaced(difference) => write!(f, "made anew: {difference}"),
+            Self::LeftToLoader => f.write_str("left to the loader"),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use portway_datapath::layout::{LAYOUT_VERSION, MAGLEV_SLOTS, Sizes};
+
+use super::array::Array;
+use super::error::MapError;
+use super::layout::MapId;
+use super::sys::{Access, RawMap};
+
+/// Every map but `pw_sock`, open.
+#[derive(Debug)]
+pub(super) struct MapSet {
+    pub(super) frontends: RawMap,
+    pub(super) services: Array,
+    pub(super) runs: Array,
+    pub(super) maglev: Array,
+    pub(super) backends: Array,
+    pub(super) source_ranges: RawMap,
+    pub(super) service_names: RawMap,
+    pub(super) affinity: RawMap,
+    pub(super) sock_udp: RawMap,
+    pub(super) sock_replies: RawMap,
+    pub(super) local_addresses: RawMap,
+    pub(super) config: Array,
+    pub(super) metrics: RawMap,
+    pub(super) sizes: Sizes,
+}
+
+impl MapSet {
+    /// From maps whose layouts were checked; `open` gives each.
+    pub(super) fn new(
+        access: Access,
+        mut open: impl FnMut(MapId) -> Result<RawMap, MapError>,
+    ) -> Result<Self, MapError> {
+        let mut mapped = |map| -> Result<Array, MapError> {
+            Array::new(open(map)?, access).map_err(MapError::map(map, "map the memory of"))
+        };
+        let services = mapped(MapId::Services)?;
+        let runs = mapped(MapId::Runs)?;
+        let maglev = mapped(MapId::Maglev)?;
+        let backends = mapped(MapId::Backends)?;
+        let config = mapped(MapId::Config)?;
+        let frontends = open(MapId::Frontends)?;
+        let source_ranges = open(MapId::SourceRanges)?;
+        let service_names = open(MapId::ServiceNames)?;
+        let affinity = open(MapId::Affinity)?;
+        let sock_udp = open(MapId::SockUdp)?;
+        let sock_replies = open(MapId::SockReplies)?;
+        let local_addresses = open(MapId::LocalAddresses)?;
+        let metrics = open(MapId::Metrics)?;
+        let sizes = Sizes {
+            frontends: frontends.info().entries,
+            services: services.entries(),
+            runs: runs.entries(),
+            backends: backends.entries(),
+            maglev: maglev.entries().saturating_mul(MAGLEV_SLOTS),
+            affinity: affinity.info().entries,
+            source_ranges: source_ranges.info().entries,
+            local_addresses: local_addresses.info().entries,
+            exchanges: sock_udp.info().entries,
+        };
+        Ok(Self {
+            frontends,
+            services,
+            runs,
+            maglev,
+            backends,
+            source_ranges,
+            service_names,
+            affinity,
+            sock_udp,
+            sock_replies,
+            local_addresses,
+            config,
+            metrics,
+            sizes,
+        })
+    }
+
+    /// `None` for `pw_sock`.
+    pub(super) fn raw(&self, map: MapId) -> Option<&RawMap> {
+        match map {
+            MapId::Frontends => Some(&self.frontends),
+            MapId::Services => Some(self.services.map()),
+            MapId::Runs => Some(self.runs.map()),
+            MapId::Maglev => Some(self.maglev.map()),
+            MapId::Backends => Some(self.backends.map()),
+            MapId::SourceRanges => Some(&self.source_ranges),
+            MapId::ServiceNames => Some(&self.service_names),
+            MapId::Affinity => Some(&self.affinity),
+            MapId::SockUdp => Some(&self.sock_udp),
+            MapId::SockReplies => Some(&self.sock_replies),
+            MapId::LocalAddresses => Some(&self.local_addresses),
+            MapId::Config => Some(self.config.map()),
+            MapId::Metrics => Some(&self.metrics),
+            MapId::Sock => None,
+        }
+    }
+}
+
+/// The directory of the maps' pins.
+pub fn pin_dir(bpf_root: &Path) -> PathBuf {
+    bpf_root.join("portway").join(format!("v{LAYOUT_VERSION}")).join("maps")
+}
+
+/// Where a map is pinned; for the loader's `map_pin_path`.
+pub fn pin_path(bpf_root: &Path, map: MapId) -> PathBuf {
+    pin_dir(bpf_root).join(map.name())
+}
+
+pub(super) fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}

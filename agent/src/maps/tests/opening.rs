@@ -1,0 +1,284 @@
+use std::os::fd::AsFd as _;
+
+use portway_datapath::{
+    Addr, AffinityKey, AffinityValue, BackendRef, FrontendKind, FrontendValue, RunHeader, RunOffset,
+    ServiceWord,
+};
+use portway_model::tables::{TableOp, TableWriter as _};
+
+use super::super::sys::{Access, Expect, MapInfo, RawMap, bytes_of, pin};
+use super::super::*;
+use super::fixture::*;
+
+#[test]
+fn the_first_start_creates_every_map() {
+    let fs = BpfFs::mount();
+    let (tables, opening) = fs.open();
+    assert_eq!(opening.published, Published::Created);
+    for (map, origin) in &opening.others {
+        let wanted = if *map == MapId::Sock { Origin::LeftToLoader } else { Origin::Created };
+        assert_eq!(*origin, wanted, "{map}");
+    }
+    for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
+        let raw = RawMap::open(&fs.pin_of(map), Access::ReadOnly).unwrap();
+        assert_eq!(map.layout(&SMALL).difference(raw.info()), None, "{map}");
+    }
+    assert_eq!(tables.sizes(), SMALL);
+    assert_eq!(tables.dump().unwrap(), TableDump::default());
+}
+
+#[test]
+fn a_restart_finds_what_was_written() {
+    let fs = BpfFs::mount();
+    let written = {
+        let (mut tables, _) = fs.open();
+        write(&mut tables, &service(1, 1, 0..3));
+        write(&mut tables, &service(2, 10, 3..4));
+        let range =
+            TableOp::InsertSourceRange { service: index(1), addr: Addr::v4([10, 0, 0, 0]), bits: 104 };
+        write(&mut tables, &[range]);
+        tables.dump().unwrap()
+    };
+    assert_eq!(written.services.len(), 2);
+    assert_eq!(written.services[0].service, "default/web-1");
+    assert_eq!(written.services[0].backends, (0..3).map(backend).collect::<Vec<_>>());
+    assert_eq!(written.frontends, [(key(1), value(1, 1)), (key(2), value(2, 2))]);
+    assert_eq!(written.source_ranges, [(index(1), Addr::v4([10, 0, 0, 0]), 104)]);
+    assert_eq!(written.backends.len(), 4);
+    let (tables, opening) = fs.open();
+    assert_eq!(opening.published, Published::Reused);
+    assert_eq!(tables.dump().unwrap(), written);
+}
+
+/// Pins a map that differs from what is wanted where `change` changes it.
+fn pin_changed(fs: &BpfFs, map: MapId, change: impl Fn(&mut MapInfo)) -> MapInfo {
+    let mut info = map.layout(&SMALL).info();
+    change(&mut info);
+    let raw = RawMap::create("changed", info, None).unwrap_or_else(|e| panic!("{map} as {info:?}: {e}"));
+    let path = fs.pin_of(map);
+    std::fs::remove_file(&path).unwrap();
+    raw.pin(&path).unwrap();
+    info
+}
+
+#[test]
+fn a_difference_in_any_field_of_any_layout_is_caught() {
+    let fs = BpfFs::mount();
+    fs.open();
+    let (hash, array, mmapable, no_prealloc) = (1, 2, 1 << 10, 1);
+    let mut caught = 0;
+    for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
+        let is_array = matches!(map.layout(&SMALL).kind, MapKind::Array | MapKind::PerCpuArray);
+        let changes: [(LayoutField, &dyn Fn(&mut MapInfo)); 5] = [
+            (LayoutField::Kind, &|info| {
+                (info.kind, info.flags) = (if info.kind == hash { array } else { hash }, 0)
+            }),
+            (LayoutField::KeySize, &|info| info.key_size += 4),
+            (LayoutField::ValueSize, &|info| info.value_size += 8),
+            (LayoutField::Entries, &|info| info.entries += 1),
+            (LayoutField::Flags, &|info| {
+                info.flags ^= if info.kind == array { mmapable } else { no_prealloc };
+                // Tries have no other flags that the kernel would take.
+                if info.kind == MapKind::LpmTrie as u32 {
+                    info.flags = no_prealloc | 1 << 7;
+                }
+                // Nor have LRU maps and per-CPU arrays: BPF_F_RDONLY_PROG.
+                if info.kind == MapKind::LruHash as u32 || info.kind == MapKind::PerCpuArray as u32 {
+                    info.flags = 1 << 7;
+                }
+            }),
+        ];
+        for (field, change) in changes {
+            // The kernel makes no arrays with another key.
+            if is_array && field == LayoutField::KeySize {
+                continue;
+            }
+            // An array of the changed type needs a key of four bytes.
+            let info = pin_changed(&fs, map, |info| {
+                change(info);
+                if field == LayoutField::Kind && info.kind == array {
+                    info.key_size = 4;
+                }
+            });
+            let (_, opening) = fs.open();
+            let found = match (map.is_published(), opening.published) {
+                (true, Published::Replaced(Reason::Layout(difference))) => difference,
+                (false, Published::Reused) => match opening.others[&map] {
+                    Origin::Replaced(difference) => difference,
+                    origin => panic!("{map} as {info:?} was {origin}"),
+                },
+                (_, published) => panic!("{map} as {info:?}: the published maps were {published}"),
+            };
+            assert_eq!((found.map, found.field), (map, field), "{found}");
+            let (_, again) = fs.open();
+            assert_eq!(again.published, Published::Reused, "after {found}");
+            caught += 1;
+        }
+    }
+    assert_eq!(caught, 13 * 5 - 6);
+}
+
+#[test]
+fn something_that_is_no_map_is_replaced() {
+    let fs = BpfFs::mount();
+    let (tables, _) = fs.open();
+    let program = store_program(&tables);
+    let path = fs.pin_of(MapId::Runs);
+    std::fs::remove_file(&path).unwrap();
+    pin(program.as_fd(), &path).unwrap();
+    let (_, opening) = fs.open();
+    let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
+    assert_eq!((found.map, found.field, found.found), (MapId::Runs, LayoutField::Kind, 0));
+}
+
+#[test]
+fn socket_storage_of_another_layout_is_left_to_the_loader() {
+    let fs = BpfFs::mount();
+    fs.open();
+    let other = RawMap::create("other", MapId::Frontends.layout(&SMALL).info(), None).unwrap();
+    other.pin(&fs.pin_of(MapId::Sock)).unwrap();
+    let (_, opening) = fs.open();
+    assert!(matches!(opening.others[&MapId::Sock], Origin::Replaced(_)), "{opening:?}");
+    assert!(!fs.pin_of(MapId::Sock).exists());
+    assert_eq!(opening.published, Published::Reused);
+}
+
+#[test]
+fn a_missing_pin_makes_the_published_maps_anew_and_the_old_ones_live_on() {
+    let fs = BpfFs::mount();
+    let (mut old, _) = fs.open();
+    write(&mut old, &service(1, 1, 0..3));
+    let written = old.dump().unwrap();
+    std::fs::remove_file(fs.pin_of(MapId::Backends)).unwrap();
+    let (mut new, opening) = fs.open();
+    assert_eq!(opening.published, Published::Replaced(Reason::Missing(MapId::Backends)));
+    assert_eq!(new.dump().unwrap(), TableDump::default());
+    write(&mut new, &service(2, 1, 0..1));
+    assert_eq!(old.dump().unwrap(), written, "programs that still use the old maps see no change");
+}
+
+#[test]
+fn affinity_and_exchanges_are_carried_over_when_published_maps_are_made_anew() {
+    let fs = BpfFs::mount();
+    let key = AffinityKey::netns(7, index(1));
+    let bound = AffinityValue::new(BackendRef::new(backend(3).index, 9), 42);
+    {
+        let (tables, _) = fs.open();
+        tables.maps().affinity.update(bytes_of(&key), bytes_of(&bound), Expect::Any).unwrap();
+    }
+    let (tables, opening) = KernelTables::open(fs.root(), &Sizes { runs: 2048, ..SMALL }).unwrap();
+    let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
+    assert_eq!(found.to_string(), "pw_runs has entries 1024, wanted 2048");
+    for map in [MapId::Affinity, MapId::SockUdp, MapId::SockReplies, MapId::LocalAddresses, MapId::Config] {
+        assert_eq!(opening.others[&map], Origin::Reused, "{map}");
+    }
+    let mut value = [0; size_of::<AffinityValue>()];
+    assert!(tables.maps().affinity.lookup(bytes_of(&key), &mut value).unwrap());
+    assert_eq!(value, bytes_of(&bound));
+}
+
+#[test]
+fn maps_that_contradict_each_other_are_made_anew() {
+    type Damage = (&'static str, Vec<TableOp>, fn(&Inconsistency) -> bool);
+    let publish = |service, run| TableOp::Publish { service: index(service), word: word(run, 5) };
+    let huge = RunHeader { cluster_len: u32::MAX, cluster_start: 1, local_len: 1, ..RunHeader::default() };
+    let crooked = RunHeader { cluster_len: 1, cluster_start: 0, local_len: 2, ..RunHeader::default() };
+    let write_run =
+        |header: RunHeader| TableOp::WriteRun { at: RunOffset::new(1), records: header.records().into() };
+    let foreign = FrontendValue::new(&key(9), FrontendKind::ClusterIp, index(1));
+    let damages: [Damage; 9] = [
+        ("a word past the end", vec![publish(1, SMALL.runs)], |i| {
+            matches!(i, Inconsistency::RunPastEnd { .. })
+        }),
+        ("half a header", vec![publish(1, SMALL.runs - 1)], |i| {
+            matches!(i, Inconsistency::RunPastEnd { .. })
+        }),
+        ("too many backends", vec![write_run(huge)], |i| matches!(i, Inconsistency::RunPastEnd { .. })),
+        ("a set past its run", vec![write_run(crooked)], |i| matches!(i, Inconsistency::Header { .. })),
+        ("two services in one run", vec![publish(3, 1)], |i| {
+            matches!(i, Inconsistency::Backend { .. } | Inconsistency::RunsOverlap { .. })
+        }),
+        (
+            "a backend of another service",
+            vec![TableOp::WriteBackend { index: backend(1).index, slot: slot(1, 2) }],
+            |i| matches!(i, Inconsistency::Backend { .. }),
+        ),
+        (
+            "a frontend of an unpublished service",
+            vec![TableOp::InsertFrontend { key: key(9), value: value(9, 9) }],
+            |i| matches!(i, Inconsistency::FrontendService { .. }),
+        ),
+        (
+            "a service taken from under its frontend",
+            vec![TableOp::Publish { service: index(2), word: ServiceWord::NONE }],
+            |i| matches!(i, Inconsistency::FrontendService { .. }),
+        ),
+        ("a value of another frontend", vec![TableOp::InsertFrontend { key: key(8), value: foreign }], |i| {
+            matches!(i, Inconsistency::FrontendValue { .. })
+        }),
+    ];
+    let fs = BpfFs::mount();
+    for (what, damage, expected) in damages {
+        let (mut tables, _) = fs.open();
+        write(&mut tables, &service(1, 1, 0..3));
+        write(&mut tables, &service(2, 10, 3..4));
+        let (_, opening) = fs.open();
+        assert_eq!(opening.published, Published::Reused, "before {what}");
+        write(&mut tables, &damage);
+        let (tables, opening) = fs.open();
+        let Published::Replaced(Reason::Inconsistent(found)) = opening.published else {
+            panic!("{what}: {opening:?}")
+        };
+        assert!(expected(&found), "{what}: {found}");
+        assert_eq!(tables.dump().unwrap(), TableDump::default(), "{what}");
+    }
+}
+
+#[test]
+fn whatever_an_agent_that_died_left_is_taken_over() {
+    let fs = BpfFs::mount();
+    let mut ops = service(1, 1, 0..3);
+    ops.extend([
+        // A new version at another place, then the service goes.
+        TableOp::WriteBackend { index: backend(5).index, slot: slot(5, 1) },
+        TableOp::WriteRun { at: RunOffset::new(20), records: run(5..6) },
+        TableOp::Publish { service: index(1), word: word(20, 2) },
+        TableOp::StoreBackendState { index: backend(0).index, state: slot(0, 1).state & !0xffff_ffff },
+        TableOp::DeleteFrontend { key: key(1) },
+        TableOp::Publish { service: index(1), word: ServiceWord::NONE },
+        TableOp::ForgetService { service: index(1) },
+    ]);
+    for op in &ops {
+        let (mut tables, opening) = fs.open();
+        assert!(
+            matches!(opening.published, Published::Created | Published::Reused),
+            "{opening:?} before {op:?}"
+        );
+        tables.write(op).unwrap();
+    }
+    assert_eq!(fs.open().1.published, Published::Reused);
+}
+
+#[test]
+fn a_failed_creation_leaves_the_old_maps() {
+    let fs = BpfFs::mount();
+    let written = {
+        let (mut tables, _) = fs.open();
+        write(&mut tables, &service(1, 1, 0..3));
+        tables.dump().unwrap()
+    };
+    let error = KernelTables::open(fs.root(), &Sizes { backends: u32::MAX, ..SMALL }).unwrap_err();
+    assert!(matches!(error, MapError::Create { map: MapId::Backends, .. }), "{error}");
+    assert!(error.to_string().contains("lower bpf-lb-service-backend-map-max"), "{error}");
+    let (tables, opening) = fs.open();
+    assert_eq!(opening.published, Published::Reused);
+    assert_eq!(tables.dump().unwrap(), written);
+}
+
+#[test]
+fn a_directory_that_is_no_bpf_file_system_is_refused() {
+    let fs = BpfFs::unmounted();
+    let error = KernelTables::open(fs.root(), &SMALL).unwrap_err();
+    assert!(matches!(error, MapError::NotBpfFs { .. }), "{error}");
+    assert!(error.to_string().contains("mount -t bpf"), "{error}");
+}
