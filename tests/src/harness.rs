@@ -11,7 +11,9 @@
 //! world up until Ctrl-C.
 
 pub mod agent;
+pub mod bpf;
 pub mod cgroup;
+pub mod fixture;
 pub mod manifest;
 pub mod mount;
 pub mod namespace;

@@ -11,8 +11,8 @@ use portway_tests::harness::{Errno, PREFIX, World, canonical, cgroup, eventually
 #[test]
 fn pods_and_node_reach_each_other_and_each_sees_who_asks() -> Result<()> {
     World::test("reach", |world| {
-        let a = world.serving_pod("a", 8080)?;
-        let b = world.serving_pod("b", 8080)?;
+        let a = world.serving_pod("a")?;
+        let b = world.serving_pod("b")?;
         let mut client = world.client(&a)?;
         let mut node = world.node_client()?;
         for to in [b.socket_v4(8080), b.socket_v6(8080)] {
@@ -33,17 +33,17 @@ fn pods_and_node_reach_each_other_and_each_sees_who_asks() -> Result<()> {
 #[test]
 fn an_unconnected_socket_tells_who_replied() -> Result<()> {
     World::test("unconnected", |world| {
-        let (a, b) = (world.serving_pod("a", 53)?, world.serving_pod("b", 53)?);
+        let (a, b) = (world.serving_pod("a")?, world.serving_pod("b")?);
         let mut client = world.client(&a)?;
         for v6 in [false, true] {
             let socket = client.open_udp(v6)?;
             for pod in [&a, &b] {
-                let to = if v6 { pod.socket_v6(53) } else { pod.socket_v4(53) };
+                let to = if v6 { pod.socket_v6(8080) } else { pod.socket_v4(8080) };
                 let answer = client.send_to(socket, to)?.unwrap();
                 assert_eq!((&answer.name, answer.peer), (&pod.name, to));
             }
             // Linux takes an IPv4 address for an IPv6 socket too, mapped or not.
-            assert_eq!(client.send_many(socket, b.socket_v4(53), 5)?.by_name["b"], 5);
+            assert_eq!(client.send_many(socket, b.socket_v4(8080), 5)?.by_name["b"], 5);
         }
         Ok(())
     })
@@ -69,7 +69,7 @@ fn there_is_no_way_out_of_a_world() -> Result<()> {
 #[test]
 fn connections_stay_open_until_they_are_closed_and_binds_hold_their_port() -> Result<()> {
     World::test("keep", |world| {
-        let a = world.serving_pod("a", 8080)?;
+        let a = world.serving_pod("a")?;
         let mut node = world.node_client()?;
         let (tcp, _) = node.connect(Protocol::Tcp, a.socket_v4(8080))?;
         let (udp, _) = node.connect(Protocol::Udp, a.socket_v6(8080))?;
@@ -87,7 +87,7 @@ fn connections_stay_open_until_they_are_closed_and_binds_hold_their_port() -> Re
 #[test]
 fn many_connects_are_counted_by_server_and_by_error() -> Result<()> {
     World::test("many", |world| {
-        let (a, b) = (world.serving_pod("a", 8080)?, world.serving_pod("b", 8080)?);
+        let (a, b) = (world.serving_pod("a")?, world.serving_pod("b")?);
         let mut node = world.node_client()?;
         let to = [a.socket_v4(8080), b.socket_v6(8080), a.socket_v4(1)];
         let tally = node.connects(&to, 300, 1000)?;
@@ -138,7 +138,7 @@ fn a_world_leaves_nothing_behind() -> Result<()> {
     let mut left: Option<(std::path::PathBuf, std::path::PathBuf)> = None;
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         World::test("panics", |world| {
-            let a = world.serving_pod("a", 8080)?;
+            let a = world.serving_pod("a")?;
             let client = world.client(&a)?;
             left = Some((world.cgroup().path().to_owned(), world.bpf_root().to_owned()));
             std::mem::forget(client);

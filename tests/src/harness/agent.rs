@@ -40,7 +40,7 @@ impl Places {
             flag("bpf-root", &self.bpf_root),
             flag("state-dir", &self.state),
             flag("socket-path", &self.socket()),
-            format!("--k8s-node-name={}", self.node_name),
+            format!("--node-name={}", self.node_name),
         ]
     }
 }
@@ -117,13 +117,6 @@ impl Agent {
             Ok(())
         })
     }
-}
-
-/// `portway-agent cleanup`: removes what an agent that is gone has left in the kernel.
-pub fn cleanup(places: &Places) -> Result<String> {
-    let mut command = places.namespace.command(process::binary("portway")?);
-    command.arg("cleanup").arg(format!("--bpf-root={}", places.bpf_root.display()));
-    process::output(&mut command)
 }
 
 /// `portway ARGS`, on this agent's socket and maps.

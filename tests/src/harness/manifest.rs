@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 /// Kubernetes' own names of protocols.
 pub const TCP: &str = "TCP";
 pub const UDP: &str = "UDP";
+/// The port that the pods of tests serve on: never that of the service, so that its translation is seen too.
+pub const TARGET: u16 = 8080;
 
 /// A directory of manifests that an agent follows. Files appear, change and go whole, by a rename.
 #[derive(Clone, Debug)]
@@ -41,15 +43,35 @@ impl Directory {
 
     /// Writes the file `name`, its extension included.
     pub fn put_text(&self, name: &str, text: &str) -> Result<()> {
-        let staged = self.staging.join(name);
-        std::fs::write(&staged, text).with_context(|| format!("write {}", staged.display()))?;
-        std::fs::rename(&staged, self.path.join(name)).with_context(|| format!("rename {name} into place"))
+        self.stage(name, text)?.publish()
+    }
+
+    /// Writes the file `name` where nobody follows it, to be renamed into place later.
+    pub fn stage(&self, name: &str, text: &str) -> Result<Staged> {
+        let from = self.staging.join(name);
+        std::fs::write(&from, text).with_context(|| format!("write {}", from.display()))?;
+        Ok(Staged { from, to: self.path.join(name) })
     }
 
     /// Removes what [`Self::put`] has written.
     pub fn remove(&self, name: &str) -> Result<()> {
         let path = self.path.join(format!("{name}.json"));
         std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
+    }
+}
+
+/// A file that is written and not in place.
+#[derive(Debug)]
+pub struct Staged {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Staged {
+    /// One rename.
+    pub fn publish(self) -> Result<()> {
+        std::fs::rename(&self.from, &self.to)
+            .with_context(|| format!("rename {} into place", self.to.display()))
     }
 }
 
@@ -63,7 +85,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A `ClusterIP` service with these addresses.
+    /// A `ClusterIP` service with these addresses, without ports.
     pub fn new(name: &str, cluster_ips: &[&str]) -> Self {
         let mut metadata = Map::new();
         metadata.insert("name".into(), name.into());
@@ -93,10 +115,10 @@ impl Service {
         self
     }
 
-    /// A port whose target is the same number on the pods, unless slices say otherwise.
+    /// A port to [`TARGET`] on the pods.
     #[must_use]
     pub fn port(mut self, name: &str, protocol: &str, port: u16) -> Self {
-        self.ports.push(json!({"name": name, "protocol": protocol, "port": port, "targetPort": port}));
+        self.ports.push(json!({"name": name, "protocol": protocol, "port": port, "targetPort": TARGET}));
         self
     }
 
@@ -104,7 +126,7 @@ impl Service {
     #[must_use]
     pub fn node_port(mut self, name: &str, protocol: &str, port: u16, node_port: u16) -> Self {
         self.ports.push(json!({
-            "name": name, "protocol": protocol, "port": port, "targetPort": port, "nodePort": node_port
+            "name": name, "protocol": protocol, "port": port, "targetPort": TARGET, "nodePort": node_port
         }));
         self.with("type", "NodePort")
     }
@@ -127,6 +149,32 @@ impl Service {
     pub fn affinity(self, seconds: u32) -> Self {
         self.with("sessionAffinity", "ClientIP")
             .with("sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": seconds}}))
+    }
+}
+
+impl Service {
+    pub fn name(&self) -> &str {
+        self.metadata.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The service and a slice of each family with these endpoints.
+    pub fn with_endpoints(self, endpoints: impl IntoIterator<Item = Endpoint>) -> Vec<Value> {
+        let (v4, v6): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|endpoint| endpoint.addr.is_ipv4());
+        let mut objects = Vec::new();
+        for (suffix, endpoints) in [("v4", v4), ("v6", v6)] {
+            let mut slice = Slice::new(self.name(), suffix);
+            for port in &self.ports {
+                let text = |field: &str| port.get(field).and_then(Value::as_str).unwrap_or_default();
+                slice = slice.port(text("name"), text("protocol"), TARGET);
+            }
+            let empty = endpoints.is_empty();
+            let slice = endpoints.into_iter().fold(slice, Slice::endpoint);
+            if !empty {
+                objects.push(slice.into());
+            }
+        }
+        objects.push(self.into());
+        objects
     }
 }
 
@@ -260,20 +308,15 @@ pub struct HostPortPod {
     node: String,
     addr: IpAddr,
     created: String,
+    phase: &'static str,
     ports: Vec<Value>,
 }
 
 impl HostPortPod {
     pub fn new(name: &str, uid: &str, node: &str, addr: impl Into<IpAddr>) -> Self {
         let created = "2026-01-01T00:00:00Z".into();
-        Self {
-            name: name.into(),
-            uid: uid.into(),
-            node: node.into(),
-            addr: addr.into(),
-            created,
-            ports: Vec::new(),
-        }
+        let (name, uid, node) = (name.into(), uid.into(), node.into());
+        Self { name, uid, node, addr: addr.into(), created, phase: "Running", ports: Vec::new() }
     }
 
     #[must_use]
@@ -290,22 +333,66 @@ impl HostPortPod {
     }
 }
 
+impl HostPortPod {
+    /// A host port on one address of the node alone.
+    #[must_use]
+    pub fn port_on(
+        mut self,
+        host_ip: impl Into<IpAddr>,
+        protocol: &str,
+        host_port: u16,
+        container_port: u16,
+    ) -> Self {
+        self.ports.push(json!({
+            "hostIP": host_ip.into().to_string(),
+            "protocol": protocol,
+            "hostPort": host_port,
+            "containerPort": container_port,
+        }));
+        self
+    }
+
+    /// Ended: its host ports are free.
+    #[must_use]
+    pub fn succeeded(mut self) -> Self {
+        self.phase = "Succeeded";
+        self
+    }
+}
+
 impl From<HostPortPod> for Value {
     fn from(pod: HostPortPod) -> Self {
-        let HostPortPod { name, uid, node, addr, created, ports } = pod;
+        let HostPortPod { name, uid, node, addr, created, phase, ports } = pod;
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "default", "uid": uid, "creationTimestamp": created},
             "spec": {"nodeName": node, "containers": [{"name": "main", "image": "none", "ports": ports}]},
             "status": {
-                "phase": "Running",
+                "phase": phase,
                 "podIP": addr.to_string(),
                 "podIPs": [{"ip": addr.to_string()}],
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         })
     }
+}
+
+/// A Node in a zone.
+pub fn node(name: &str, zone: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone},
+        },
+    })
+}
+
+/// Pods as endpoints, each in both families.
+pub fn endpoints(pods: &[&super::Pod]) -> Vec<Endpoint> {
+    pods.iter().flat_map(|pod| [pod.endpoint(), pod.endpoint_v6()]).collect()
 }
 
 fn family(ip: &str) -> &'static str {

@@ -2,10 +2,12 @@
 
 pub mod protocol;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
@@ -13,7 +15,7 @@ use nix::errno::Errno;
 pub use protocol::{Answer, Protocol, Tally};
 use protocol::{Reply, Request};
 
-use super::{Cgroup, Namespace, Process};
+use super::{Cgroup, Namespace, Process, eventually};
 
 /// What came of a connection or a datagram.
 pub type Outcome = Result<Answer, Errno>;
@@ -101,6 +103,32 @@ impl Probe {
     pub fn connects(&mut self, to: &[SocketAddr], count: u32, per_second: u32) -> Result<Tally> {
         self.start_connects(to, count, per_second)?;
         self.finish_connects()
+    }
+
+    /// Who answers 40 connects: names of servers, and of errors where there are any.
+    pub fn servers(&mut self, to: impl ToAddress) -> Result<BTreeSet<String>> {
+        let tally = self.connects(&[to.to_address()?], 40, 0)?;
+        let errors = tally.errors.keys().map(|&errno| format!("{:?}", Errno::from_raw(errno)));
+        Ok(tally.by_name.into_keys().chain(errors).collect())
+    }
+
+    /// As [`Self::servers`], with 40 connected UDP sockets.
+    pub fn udp_servers(&mut self, to: impl ToAddress) -> Result<BTreeSet<String>> {
+        let to = to.to_address()?;
+        (0..40)
+            .map(|_| Ok(self.udp(to)?.map_or_else(|errno| format!("{errno:?}"), |answer| answer.name)))
+            .collect()
+    }
+
+    /// Waits until [`Self::servers`] are exactly `names`.
+    pub fn wait_servers(&mut self, to: impl ToAddress, names: &[&str]) -> Result<()> {
+        let to = to.to_address()?;
+        let wanted: BTreeSet<String> = names.iter().map(|&name| name.into()).collect();
+        eventually(Duration::from_secs(5), &format!("{to} to be answered by {wanted:?}"), || {
+            let servers = self.servers(to)?;
+            ensure!(servers == wanted, "it is answered by {servers:?}");
+            Ok(())
+        })
     }
 
     /// [`Self::connects`] that goes on while the caller does something else, until [`Self::finish_connects`].

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use super::agent::Places;
-use super::manifest::{Directory, Endpoint};
+use super::manifest::{Directory, Endpoint, Service, TARGET};
 use super::mount::BpfMount;
 use super::{Agent, Cgroup, Namespace, PREFIX, Probe, Server, complain, owner_is_dead};
 
@@ -180,16 +180,21 @@ impl World {
         Ok(pod)
     }
 
+    /// Puts `service` with these endpoints into the agent's directory, in a file of the service's name.
+    pub fn publish(&self, service: &Service, endpoints: impl IntoIterator<Item = Endpoint>) -> Result<()> {
+        self.manifests.put(service.name(), service.clone().with_endpoints(endpoints))
+    }
+
     /// Lets `pod` answer on `port`, TCP and UDP, with its name.
     pub fn serve(&mut self, pod: &Pod, port: u16) -> Result<()> {
         self.servers.push(Server::start(&pod.namespace, &pod.name, port)?);
         Ok(())
     }
 
-    /// A new pod that answers on `port`.
-    pub fn serving_pod(&mut self, name: &str, port: u16) -> Result<Pod> {
+    /// A new pod that answers on [`TARGET`].
+    pub fn serving_pod(&mut self, name: &str) -> Result<Pod> {
         let pod = self.pod(name)?;
-        self.serve(&pod, port)?;
+        self.serve(&pod, TARGET)?;
         Ok(pod)
     }
 
