@@ -16,10 +16,13 @@ pub enum Counter {
     Releases = 5,
     /// Defect: a frontend without a service, a run without its records.
     Inconsistent = 6,
+    /// The kernel had no memory for an entry: the connection went on, but its frontend, backend or client is not
+    /// remembered.
+    Unremembered = 7,
 }
 
 impl Counter {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connects,
         Self::Datagrams,
         Self::NoBackends,
@@ -27,6 +30,7 @@ impl Counter {
         Self::GuardedExternalIps,
         Self::Releases,
         Self::Inconsistent,
+        Self::Unremembered,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -38,6 +42,7 @@ impl Counter {
             Self::GuardedExternalIps => "guarded-external-ips",
             Self::Releases => "releases",
             Self::Inconsistent => "inconsistent",
+            Self::Unremembered => "unremembered",
         }
     }
 }

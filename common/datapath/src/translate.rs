@@ -155,8 +155,12 @@ pub fn bind_is_denied<T: Tables>(tables: &T, netns: u64, addr: Addr, port: Port,
     if !Settings::from_word(config.settings).protects(port.get()) || config.host_netns != netns {
         return false;
     }
-    let key = FrontendKey::new(addr.any(), port, protocol);
-    let denied = matches!(frontend(tables, &key), Some(Hit { kind: FrontendKind::NodePort, .. }));
+    let is_node_port = |any| {
+        let key = FrontendKey::new(any, port, protocol);
+        matches!(frontend(tables, &key), Some(Hit { kind: FrontendKind::NodePort, .. }))
+    };
+    // A socket bound to `::` takes the IPv4 port too, unless it is IPV6_V6ONLY, which no hook tells.
+    let denied = is_node_port(addr.any()) || (addr == Addr::ANY_V6 && is_node_port(Addr::ANY_V4));
     if denied {
         tables.count(Counter::DeniedBinds);
     }

@@ -1,0 +1,40 @@
+//! connect(2) of TCP and UDP sockets.
+
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use portway_datapath::{Family, SocketTranslation, Verdict, translate};
+
+use crate::context::SockAddr;
+use crate::maps::KernelTables;
+use crate::outcome::{Error, Outcome, verdict};
+use crate::storage;
+
+#[cgroup_sock_addr(connect4)]
+pub(crate) fn connect4(ctx: SockAddrContext) -> i32 {
+    verdict(try_connect(&SockAddr::new(&ctx, Family::V4)))
+}
+
+/// Also sockets of IPv6 that connect to a mapped address.
+#[cgroup_sock_addr(connect6)]
+pub(crate) fn connect6(ctx: SockAddrContext) -> i32 {
+    verdict(try_connect(&SockAddr::new(&ctx, Family::V6)))
+}
+
+#[inline(always)]
+fn try_connect(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
+    let Some(to) = ctx.destination() else { return Ok(Outcome::Proceed) };
+    match translate(&KernelTables, ctx.client(), to) {
+        Verdict::Translate(translation) => {
+            ctx.set(translation.addr, translation.port);
+            let memory = SocketTranslation::new(to.addr, to.port, to.protocol, &translation);
+            storage::remember(ctx.socket(), memory)?;
+            Ok(Outcome::Proceed)
+        }
+        Verdict::Pass(_) => {
+            // A UDP socket may have been connected to a service before.
+            storage::forget(ctx.socket());
+            Ok(Outcome::Proceed)
+        }
+        Verdict::Refuse(_) => Ok(Outcome::Refuse),
+    }
+}

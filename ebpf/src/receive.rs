@@ -1,0 +1,34 @@
+//! The source address that recvfrom(2) and recvmsg(2) give: a reply of a backend comes from the frontend.
+
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use portway_datapath::{Family, reply_source};
+
+use crate::context::SockAddr;
+use crate::maps::KernelTables;
+use crate::outcome::{Error, Outcome, verdict};
+use crate::storage;
+
+#[cgroup_sock_addr(recvmsg4)]
+pub(crate) fn recvmsg4(ctx: SockAddrContext) -> i32 {
+    verdict(try_receive(&SockAddr::new(&ctx, Family::V4)))
+}
+
+/// Also sockets of IPv6 that receive from an IPv4 address, though their sends came by sendmsg4.
+#[cgroup_sock_addr(recvmsg6)]
+pub(crate) fn recvmsg6(ctx: SockAddrContext) -> i32 {
+    verdict(try_receive(&SockAddr::new(&ctx, Family::V6)))
+}
+
+#[inline(always)]
+fn try_receive(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
+    // connect(2) with AF_UNSPEC dissolves a UDP socket's association without passing a hook: the storage counts only
+    // while the socket is connected to what it tells.
+    let connected =
+        storage::recall(ctx.socket()).filter(|translation| translation.backend_port == ctx.connected_port());
+    let source = reply_source(&KernelTables, ctx.socket_cookie(), connected, ctx.addr(), ctx.port());
+    if let Some((addr, port)) = source {
+        ctx.set(addr, port);
+    }
+    Ok(Outcome::Proceed)
+}

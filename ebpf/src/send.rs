@@ -1,0 +1,37 @@
+//! sendto(2) and sendmsg(2) of unconnected UDP sockets.
+
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use portway_datapath::{Family, Protocol, Verdict, translate_datagram};
+
+use crate::context::SockAddr;
+use crate::maps::KernelTables;
+use crate::outcome::{Error, Outcome, verdict};
+
+/// Also sockets of IPv6 that send to a mapped address.
+#[cgroup_sock_addr(sendmsg4)]
+pub(crate) fn sendmsg4(ctx: SockAddrContext) -> i32 {
+    verdict(try_send(&SockAddr::new(&ctx, Family::V4)))
+}
+
+#[cgroup_sock_addr(sendmsg6)]
+pub(crate) fn sendmsg6(ctx: SockAddrContext) -> i32 {
+    verdict(try_send(&SockAddr::new(&ctx, Family::V6)))
+}
+
+#[inline(always)]
+fn try_send(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
+    let Some(to) = ctx.destination() else { return Ok(Outcome::Proceed) };
+    // The hook is UDP's and UDP-Lite's. An exchange is remembered under one protocol number.
+    if to.protocol != Protocol::UDP {
+        return Ok(Outcome::Proceed);
+    }
+    match translate_datagram(&KernelTables, ctx.client(), ctx.socket_cookie(), to) {
+        Verdict::Translate(translation) => {
+            ctx.set(translation.addr, translation.port);
+            Ok(Outcome::Proceed)
+        }
+        Verdict::Pass(_) => Ok(Outcome::Proceed),
+        Verdict::Refuse(_) => Ok(Outcome::Refuse),
+    }
+}
