@@ -1,0 +1,25 @@
+//! The kernel programs: loaded, attached, replaced, detached, and tried out at start.
+//!
+//! ```text
+//! maps pinned (crate::maps) ─► Loader ─► selftest::run ─► Loader::load ─► Programs::attach ─► links pinned
+//!                                         fresh maps, a                    a pinned link of the same cgroup has its
+//!                                         cgroup of its own                program replaced, atomically
+//! ```
+//!
+//! In: a directory with every map pinned under its name; `pw_sock`, whose creation needs the object's type
+//! information, is made and pinned here where it is missing. Out: pinned links, one a hook, that keep the programs
+//! running without the agent. Nothing here reads or writes a map that the agent uses.
+
+mod error;
+mod hook;
+mod links;
+mod load;
+mod object;
+pub mod selftest;
+mod sys;
+
+pub use error::ProgramError;
+pub use hook::Hook;
+pub use links::{Attached, Change, attached, detach, link_dir};
+pub use load::{LoadedProgram, Loader, Programs};
+pub use object::{has_object, object};

@@ -1,0 +1,38 @@
+use std::io;
+use std::path::PathBuf;
+
+use super::hook::Hook;
+
+/// What went wrong with the programs, with the way out where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    #[error(
+        "this agent was built without the kernel object; run `cargo xtask build-ebpf`, then build the agent again"
+    )]
+    NoObject,
+    #[error("cannot load the kernel object: {0}")]
+    Object(#[source] Box<aya::EbpfError>),
+    #[error("the kernel object has no program {name}; the agent and the object are of different versions")]
+    NoProgram { name: &'static str },
+    #[error("the kernel refuses program {name}: {source}")]
+    Refused { name: &'static str, source: Box<aya::programs::ProgramError> },
+    #[error("map {name} is not pinned at {path}", path = .path.display())]
+    NoMap { name: &'static str, path: PathBuf },
+    #[error("cannot open cgroup {path}: {source}", path = .path.display())]
+    Cgroup { path: PathBuf, source: io::Error },
+    #[error("{path} is not a directory of a cgroup v2 hierarchy; set cgroup-root to one", path = .path.display())]
+    NotCgroup2 { path: PathBuf },
+    #[error("cannot attach {hook} to cgroup {cgroup}: {source}", cgroup = .cgroup.display())]
+    Attach { hook: Hook, cgroup: PathBuf, source: io::Error },
+    #[error("cannot replace the program of the link pinned at {path}: {source}", path = .path.display())]
+    Replace { path: PathBuf, source: io::Error },
+    #[error("cannot {action} {path}: {source}", path = .path.display())]
+    Pin { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl ProgramError {
+    pub(super) fn pin(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Pin { action, path, source }
+    }
+}

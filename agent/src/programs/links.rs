@@ -1,0 +1,153 @@
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use portway_datapath::layout::LAYOUT_VERSION;
+
+use super::error::ProgramError;
+use super::hook::Hook;
+use super::load::Programs;
+use super::sys;
+
+/// A program that runs, kept by a pinned link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    pub hook: Hook,
+    /// The kernel's numbers, as `bpftool link` and `bpftool prog` show them.
+    pub link: u32,
+    pub program: u32,
+    /// The cgroup's number, which is the inode of its directory; 0 where the cgroup is gone and nothing runs.
+    pub cgroup: u64,
+}
+
+/// What [`Programs::attach`] did at a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// There was no link.
+    Attached,
+    /// The pinned link's program was replaced, without a moment with none or two. The old program's number.
+    Replaced { old_program: u32 },
+    /// The pinned link was to another cgroup (0: one that is gone) and was removed first.
+    Moved { old_cgroup: u64 },
+}
+
+/// The directory of the links' pins.
+pub fn link_dir(bpf_root: &Path) -> PathBuf {
+    bpf_root.join("portway").join(format!("v{LAYOUT_VERSION}")).join("links")
+}
+
+impl Programs {
+    /// Makes these programs run for `cgroup` and everything below it, and pins the links in `dir`, which is made if
+    /// it is missing.
+    ///
+    /// Programs of an earlier agent are replaced through their pinned links. An error leaves the hooks before the
+    /// failed one with the new programs and the others as they were; repeating the call goes on from there.
+    pub fn attach(&self, cgroup: &Path, dir: &Path) -> Result<Vec<(Hook, Change)>, ProgramError> {
+        let cgroup_dir = open_cgroup(cgroup)?;
+        let about = cgroup_dir.metadata();
+        let cgroup_id =
+            about.map_err(|source| ProgramError::Cgroup { path: cgroup.to_owned(), source })?.ino();
+        std::fs::create_dir_all(dir).map_err(ProgramError::pin("make the directory", dir))?;
+        let mut changes = Vec::new();
+        for (hook, program) in self.hooks() {
+            let path = dir.join(hook.name());
+            let mut change = Change::Attached;
+            if let Some(link) = open_link(&path)? {
+                let info = sys::link_info(link.as_fd()).map_err(ProgramError::pin("read the link", &path))?;
+                if info.cgroup == cgroup_id && info.attach_type == hook.attach_type() {
+                    sys::link_update(link.as_fd(), program)
+                        .map_err(|source| ProgramError::Replace { path, source })?;
+                    changes.push((hook, Change::Replaced { old_program: info.program }));
+                    continue;
+                }
+                remove(&path)?;
+                change = Change::Moved { old_cgroup: info.cgroup };
+            }
+            let link = sys::link_create(program, cgroup_dir.as_fd(), hook.attach_type())
+                .map_err(|source| ProgramError::Attach { hook, cgroup: cgroup.to_owned(), source })?;
+            sys::obj_pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
+            changes.push((hook, change));
+        }
+        // What a version with other hooks left.
+        for name in pins(dir)? {
+            if Hook::from_name(&name).is_none() {
+                remove(&dir.join(name))?;
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// The links pinned in `dir`, in the order of [`Hook::ALL`]; none where there is no such directory.
+pub fn attached(dir: &Path) -> Result<Vec<Attached>, ProgramError> {
+    let mut found = Vec::new();
+    for hook in Hook::ALL {
+        let path = dir.join(hook.name());
+        let Some(link) = open_link(&path)? else { continue };
+        let info = sys::link_info(link.as_fd()).map_err(ProgramError::pin("read the link", &path))?;
+        found.push(Attached { hook, link: info.id, program: info.program, cgroup: info.cgroup });
+    }
+    Ok(found)
+}
+
+/// Detaches every program by removing the pins of its link, and the directory. The names of the pins; none where there
+/// is no such directory.
+///
+/// Those that translate go first, so that no socket is translated that is not translated back.
+pub fn detach(dir: &Path) -> Result<Vec<String>, ProgramError> {
+    let mut left = pins(dir)?;
+    let mut removed = Vec::new();
+    for hook in Hook::ALL.into_iter().rev() {
+        if let Some(name) = left.take(hook.name()) {
+            remove(&dir.join(&name))?;
+            removed.push(name);
+        }
+    }
+    for name in left {
+        remove(&dir.join(&name))?;
+        removed.push(name);
+    }
+    match std::fs::remove_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(ProgramError::pin("remove", dir)(e)),
+        Ok(()) | Err(_) => Ok(removed),
+    }
+}
+
+/// A directory of a cgroup v2 hierarchy.
+pub(super) fn open_cgroup(path: &Path) -> Result<File, ProgramError> {
+    let error = |source| ProgramError::Cgroup { path: path.to_owned(), source };
+    let dir = File::open(path).map_err(error)?;
+    match sys::is_cgroup2(dir.as_fd()).map_err(error)? {
+        true => Ok(dir),
+        false => Err(ProgramError::NotCgroup2 { path: path.to_owned() }),
+    }
+}
+
+fn open_link(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, ProgramError> {
+    match sys::obj_get(path) {
+        Ok(link) => Ok(Some(link)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(ProgramError::pin("open the link pinned at", path)(e)),
+    }
+}
+
+/// Removing the pin alone would let the program run on until the kernel comes to free the link.
+fn remove(path: &Path) -> Result<(), ProgramError> {
+    if let Some(link) = open_link(path)? {
+        sys::link_detach(link.as_fd()).map_err(ProgramError::pin("detach the link pinned at", path))?;
+    }
+    std::fs::remove_file(path).map_err(ProgramError::pin("remove", path))
+}
+
+fn pins(dir: &Path) -> Result<BTreeSet<String>, ProgramError> {
+    let read = |e| ProgramError::pin("read the directory", dir)(e);
+    let entries = match dir.read_dir() {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(e) => return Err(read(e)),
+    };
+    entries.map(|entry| Ok(entry.map_err(read)?.file_name().to_string_lossy().into_owned())).collect()
+}
