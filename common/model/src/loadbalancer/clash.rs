@@ -1,9 +1,9 @@
 //! Who owns a frontend that several want.
 //!
-//! ClusterIP comes before LoadBalancer, ExternalIPs, NodePort and HostPort; then the older object (creation time,
-//! then the order in which they were first seen), then `namespace/name`, then the port's name. Of host ports it is
-//! the *newest* pod: a pod's successor takes its port over at once. An object without a creation time counts as
-//! created after all that have one.
+//! ClusterIP comes before LoadBalancer, ExternalIPs, NodePort and HostPort; then the older object, then
+//! `namespace/name`, then the port's name. Of host ports it is the *newest* pod: a pod's successor takes its port over
+//! at once. Objects without a creation time count as created after all that have one, in the order in which they were
+//! first seen; where there is a time, the order of arrival must not matter, or nodes and restarts would disagree.
 //!
 //! The order is total and depends on nothing else, so owners never flap, and the next takes over at once.
 
@@ -23,7 +23,10 @@ pub(super) struct Age {
 
 impl Age {
     pub(super) fn new(created: Option<i64>, sequence: u64) -> Self {
-        Self { created: created.unwrap_or(i64::MAX), sequence }
+        match created {
+            Some(created) => Self { created, sequence: 0 },
+            None => Self { created: i64::MAX, sequence },
+        }
     }
 }
 
