@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 use super::eventually;
@@ -38,9 +39,15 @@ impl Process {
 
     fn start(name: &str, mut command: Command, log: File) -> Result<Self> {
         command.stderr(log.try_clone().context("share the log file")?);
-        // SAFETY: prctl(2) is async-signal-safe.
+        // Ctrl-C is for the test, which ends its processes itself, and a signal that it holds back is not theirs to
+        // hold back.
+        command.process_group(0);
+        // SAFETY: prctl(2) and sigprocmask(2) are async-signal-safe.
         unsafe {
-            command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
+            command.pre_exec(|| {
+                SigSet::empty().thread_set_mask()?;
+                Ok(set_pdeathsig(Signal::SIGKILL)?)
+            });
         }
         let child = command.spawn().with_context(|| format!("start {name} ({command:?})"))?;
         Ok(Self { name: name.to_owned(), child, log })
@@ -122,16 +129,24 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(stdout.into_owned())
 }
 
+/// Where [`binary`] looks, instead of `PORTWAY_BIN_DIR`. The first call counts.
+pub fn use_binaries_in(dir: &Path) {
+    BIN_DIR.get_or_init(|| dir.to_owned());
+}
+
+static BIN_DIR: OnceLock<PathBuf> = OnceLock::new();
+
 /// A binary of the workspace: in `PORTWAY_BIN_DIR`, or beside the running one.
 pub fn binary(name: &str) -> Result<PathBuf> {
-    let dirs: Vec<PathBuf> = match std::env::var_os("PORTWAY_BIN_DIR") {
-        Some(dir) => vec![dir.into()],
-        None => {
-            let own = std::env::current_exe().context("find the running binary")?;
-            // A test runs in `deps`, below the binaries.
-            own.ancestors().skip(1).take(2).map(Into::into).collect()
-        }
-    };
+    let dirs: Vec<PathBuf> =
+        match BIN_DIR.get().cloned().or_else(|| std::env::var_os("PORTWAY_BIN_DIR").map(Into::into)) {
+            Some(dir) => vec![dir],
+            None => {
+                let own = std::env::current_exe().context("find the running binary")?;
+                // A test runs in `deps`, below the binaries.
+                own.ancestors().skip(1).take(2).map(Into::into).collect()
+            }
+        };
     dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file()).with_context(|| {
         format!("no {name} in {dirs:?}: build it (`cargo build -p portway-agent -p portway -p portway-tests`) or say where with PORTWAY_BIN_DIR")
     })
