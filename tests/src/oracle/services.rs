@@ -106,7 +106,9 @@ fn affinity_seconds(spec: &ServiceSpec) -> u32 {
     config.and_then(|client_ip| client_ip.timeout_seconds).unwrap_or(10_800) as u32
 }
 
-/// Of one family, host bits cleared, in order of number and length, each once.
+/// "Traffic … will be restricted to the specified client IPs" (ServiceSpec): who names only clients of one family lets
+/// nobody of the other in, which is the range of the address that no client has. Host bits cleared, in order of number
+/// and length, each once.
 fn source_ranges(spec: &ServiceSpec, ipv4: bool) -> Vec<String> {
     let mut ranges: Vec<(IpAddr, u32)> = Vec::new();
     for range in spec.load_balancer_source_ranges.iter().flatten() {
@@ -116,6 +118,10 @@ fn source_ranges(spec: &ServiceSpec, ipv4: bool) -> Vec<String> {
         if addr.is_ipv4() == ipv4 && !ranges.contains(&(masked, bits)) {
             ranges.push((masked, bits));
         }
+    }
+    let is_restricted = spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty());
+    if ranges.is_empty() && is_restricted {
+        return vec![if ipv4 { "0.0.0.0/32" } else { "::/128" }.to_owned()];
     }
     ranges.sort();
     ranges.into_iter().map(|(addr, bits)| format!("{addr}/{bits}")).collect()
