@@ -69,7 +69,8 @@ impl MapReader {
 
     /// Everything that is published. Taken while an agent publishes, each service is a version that was published
     /// at some moment during the call, and each frontend belonged to the version that it is listed with. A service
-    /// that is published again and again may be listed without frontends.
+    /// that is published again and again may be listed without frontends, or its name as one
+    /// without a service.
     pub fn dump(&self) -> Result<TableDump, MapError> {
         /// Reads of a service that moves under the reader.
         const TRIES: u32 = 16;
@@ -110,9 +111,11 @@ impl MapReader {
             moved = moving;
         }
         frontends.retain(|_, value| !moved.contains(&value.service()));
+        let stray_names = self.names()?.into_iter().filter(|index| !services.contains_key(index)).collect();
         Ok(TableDump {
             frontends: frontends.into_iter().collect(),
             services: services.into_values().collect(),
+            stray_names,
             source_ranges: self.source_ranges()?,
             backends: self.backends()?,
         })
@@ -304,6 +307,16 @@ impl MapReader {
                 Some([a[0], a[1], b[0], b[1], c[0], c[1]])
             })
             .collect())
+    }
+
+    /// The services that have a name.
+    fn names(&self) -> Result<BTreeSet<ServiceIndex>, MapError> {
+        let mut named = BTreeSet::new();
+        self.maps
+            .service_names
+            .for_each(|key, _| named.extend(from_bytes::<u32>(key).map(ServiceIndex::new)))
+            .map_err(MapError::map(MapId::ServiceNames, "read"))?;
+        Ok(named)
     }
 
     fn name(&self, index: ServiceIndex) -> Result<Option<ServiceName>, MapError> {
