@@ -3,14 +3,15 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
-//! | `GET /v1/services` | array of [`Service`], in the order of `portway plan` |
-//! | `GET /v1/rows` | array of [`Row`]: exactly `portway plan -o json`, from what the agent wants |
+//! | `GET /v1/services` | array of [`Service`], what the kernel's maps hold, in the order of `portway plan` |
+//! | `GET /v1/rows` | array of [`Row`]: the same in exactly the shape of `portway plan -o json` |
 //! | `GET /v1/config` | array of [`Setting`], by key |
-//! | `GET /v1/rejects` | array of [`Reject`] |
-//! | `GET /v1/clashes` | array of [`Clash`] |
+//! | `GET /v1/rejects` | array of [`Reject`]: values that are not used; the rest of their object and file is served |
+//! | `GET /v1/clashes` | array of [`Reject`]: who has not got a frontend because another service owns it |
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
 
+pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +149,8 @@ pub struct Counts {
 #[serde(rename_all = "camelCase")]
 pub struct MapUse {
     pub name: String,
-    pub used: u64,
+    /// Absent for what programs fill and age by themselves.
+    pub used: Option<u64>,
     pub size: u64,
     /// Kernel memory in bytes, where the kernel tells it.
     pub bytes: u64,
@@ -186,25 +188,4 @@ pub struct Setting {
     /// `honoured`, `retired`, `not-offered`, `dangerous` or `unknown`.
     pub class: String,
     pub help: String,
-}
-
-/// An object, or a field of one, that was refused. The rest of the object and of its file is served.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Reject {
-    pub kind: String,
-    /// `namespace/name`, or the name alone.
-    pub name: String,
-    pub field: String,
-    pub value: String,
-    pub reason: String,
-}
-
-/// An address, port and protocol that more than one service wants.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Clash {
-    /// `10.0.0.1:80/TCP`.
-    pub frontend: String,
-    /// `ClusterIP default/web:http`.
-    pub winner: String,
-    pub losers: Vec<String>,
 }

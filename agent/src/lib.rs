@@ -1,1 +1,12 @@
-//! Placeholder for the first build.
+//! The Portway node agent as a library: what the binary runs, what `portway` reads and cleans up with, and what
+//! tests drive.
+
+pub mod api;
+pub mod app;
+pub mod cleanup;
+pub mod command;
+pub mod config;
+pub mod lock;
+pub mod maps;
+pub mod node;
+pub mod programs;

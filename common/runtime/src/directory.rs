@@ -41,7 +41,8 @@ pub enum Event {
     Removed { path: PathBuf },
     /// A file is there and cannot be read; what it last held still counts.
     Unreadable { path: PathBuf, reason: String },
-    /// The directory is not there; what it last held still counts.
+    /// The directory is not there; what it last held still counts. No `Settled` follows before it is back, so a
+    /// directory that was missing from the start never passes for an empty one.
     Missing { reason: String },
     /// Everything known so far was yielded: the first one ends the first scan.
     Settled,

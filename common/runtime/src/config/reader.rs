@@ -92,6 +92,8 @@ impl<'a> Reader<'a> {
             return Ok((config, self.warnings));
         }
         self.problems.sort_by(|a, b| a.key.cmp(&b.key));
+        // A value that two getters read is one problem.
+        self.problems.dedup();
         Err(Problems(self.problems))
     }
 }

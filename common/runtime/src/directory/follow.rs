@@ -100,7 +100,6 @@ impl Directory {
                 self.scan()?;
             }
             if let Some(event) = self.pending.pop_front() {
-                self.batch.get_or_insert_with(Instant::now);
                 return Ok(event);
             }
             if let Some(path) = self.queue.pop_front() {
@@ -324,6 +323,7 @@ impl Directory {
         self.queue.extend(differs);
         for (path, reason) in unreadable {
             if let Some(event) = self.note_unreadable(path, reason) {
+                self.batch.get_or_insert_with(Instant::now);
                 self.pending.push_back(event);
             }
         }
@@ -337,6 +337,8 @@ impl Directory {
         self.queue.clear();
         self.open_files.clear();
         if !std::mem::replace(&mut self.missing, true) {
+            // What was yielded before the end is a batch of its own; a missing directory is none.
+            self.pending.extend(self.batch.take().map(|_| Event::Settled));
             self.pending.push_back(Event::Missing { reason: error.to_string() });
         }
     }

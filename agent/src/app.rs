@@ -1,0 +1,155 @@
+//! The agent, wired together.
+//!
+//! ```text
+//! main thread                               owner thread
+//!   signals, /healthz, /metrics, API socket   directory ─► manifests ─► load balancer ─► planner ─► kernel maps
+//!        │  questions ─────────────────────►  addresses ─────────────────────────────────────────► kernel maps
+//!        ◄────────────────────────── answers  grace periods ─► planner
+//! ```
+//!
+//! Order of a start: place and lock checked, listeners open, then (owner thread) maps, programs, self-test, restore,
+//! the source's first sync, everything reconciled and pruned, programs attached or replaced. Nothing is deleted from
+//! the kernel before the first sync.
+//!
+//! A stop leaves programs attached and maps pinned: connections go on, and the next agent takes over.
+
+mod datapath;
+mod http;
+mod memory;
+mod metrics;
+mod owner;
+mod source;
+mod start;
+mod status;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use portway_runtime::readiness::Readiness;
+use portway_runtime::shutdown::{Drain, Shutdown, signalled};
+use portway_runtime::{admin, logging};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::config::{self, Config, Loaded};
+use crate::lock::Lock;
+use crate::node;
+use http::Api;
+use metrics::Metrics;
+use owner::Owner;
+
+/// What is under way at the end is waited for this long.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+/// Questions that wait for the owner; more are answered by "busy".
+const QUESTIONS: usize = 64;
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The start failed, or a part of the agent ended that must not.
+pub fn run(loaded: Loaded) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let Loaded { config, warnings, settings } = loaded;
+    logging::init(config.log_format, &config.log_filter)?;
+    for warning in &warnings {
+        tracing::warn!(key = warning.key, "{warning}");
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, ?config, "starting");
+    memory::limit_arenas();
+    node::check_place(&config)?;
+    let _lock = Lock::take(&config.bpf_root)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
+    runtime.block_on(serve(Arc::new(config), config::settings(&settings), started))
+}
+
+async fn serve(
+    config: Arc<Config>,
+    settings: Vec<crate::api::Setting>,
+    started: Instant,
+) -> anyhow::Result<()> {
+    let readiness = Readiness::new();
+    let metrics = Metrics::new(&readiness)?;
+    let (questions, asked) = mpsc::channel(QUESTIONS);
+    let shutdown = Shutdown::new();
+    let drain = || shutdown.drain().context("the shutdown has begun");
+
+    let api = Api::new(Arc::clone(&config), settings, readiness.clone(), questions, started);
+    let mut servers = JoinSet::new();
+    let socket = admin::listen_on_socket(&config.socket_path).await?;
+    servers.spawn(admin::serve(socket, http::router(Arc::clone(&api)), drain()?));
+    if let Some(address) = config.health_address {
+        let (listener, _) = admin::listen(address).await?;
+        servers.spawn(admin::serve(listener, admin::health(readiness.clone()), drain()?));
+    }
+    if let Some(address) = config.metrics_address {
+        let (listener, address) = admin::listen(address).await?;
+        tracing::info!(%address, "serving /metrics");
+        servers.spawn(admin::serve(listener, admin::metrics(metrics.registry.clone()), drain()?));
+    }
+
+    let owner_ended = spawn_owner(OwnerParts {
+        config: Arc::clone(&config),
+        metrics,
+        readiness,
+        api,
+        asked,
+        drain: drain()?,
+        started,
+    })?;
+    let result = tokio::select! {
+        signal = signalled() => signal.map(|signal| tracing::info!(signal, "stopping; services stay as they are"))
+            .context("waiting for signals"),
+        ended = owner_ended => match ended {
+            Ok(result) => result,
+            Err(_) => Err(anyhow!("the owner of the maps panicked")),
+        },
+        Some(ended) = servers.join_next() => {
+            Err(anyhow!("a listener ended: {ended:?}"))
+        }
+    };
+    if !shutdown.finish(DRAIN_DEADLINE).await {
+        tracing::warn!("something was still under way at the end and was given up");
+    }
+    // The lock goes with the process; the socket would be taken for a live agent's until someone connects.
+    if let Err(error) = std::fs::remove_file(&config.socket_path) {
+        tracing::debug!(%error, "the API socket could not be removed");
+    }
+    result
+}
+
+struct OwnerParts {
+    config: Arc<Config>,
+    metrics: Metrics,
+    readiness: Readiness,
+    api: Arc<Api>,
+    asked: mpsc::Receiver<owner::Question>,
+    drain: Drain,
+    started: Instant,
+}
+
+/// Starts the one thread that owns model and maps. Its result comes by the channel.
+fn spawn_owner(parts: OwnerParts) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
+    let (ended, result) = oneshot::channel();
+    let body = move || {
+        let result = own(parts);
+        // The receiver is gone only where the process ends anyway.
+        let _ = ended.send(result);
+    };
+    std::thread::Builder::new().name("owner".to_owned()).spawn(body).context("cannot start a thread")?;
+    Ok(result)
+}
+
+fn own(parts: OwnerParts) -> anyhow::Result<()> {
+    let OwnerParts { config, metrics, readiness, api, asked, mut drain, started } = parts;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
+    runtime.block_on(async {
+        let mut owner = Owner::start(config, metrics, &readiness, &api, asked, started).await?;
+        tokio::select! {
+            result = owner.run() => result,
+            () = drain.begun() => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,210 @@
+//! The planner on the kernel's maps: reconciling, retrying what failed, and giving memory back after grace periods.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use portway_model::loadbalancer::{Dirty, LoadBalancer};
+use portway_model::plan::{Planner, Retired};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::metrics::{Counted, Metrics};
+use super::start::Started;
+use crate::api;
+use crate::config::Config;
+use crate::maps::{Grace, GracePeriods, KernelTables};
+use crate::node::LocalAddresses;
+use crate::programs::{Change, Programs, link_dir};
+
+/// The first wait after a failed write; each further one doubles it.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// What waits for a grace period.
+#[derive(Debug)]
+pub(super) enum Ticket {
+    /// What the earlier agent had given up may be looked at by programs until then.
+    Restored,
+    Retired(Retired),
+}
+
+pub(super) struct Datapath {
+    tables: KernelTables,
+    planner: Planner,
+    programs: Programs,
+    grace: GracePeriods<Ticket>,
+    metrics: Metrics,
+    /// What may differ between the model and the maps.
+    dirty: Dirty,
+    /// Whether the maps may be written: the first sync is over, and nobody looks at what was given up before it.
+    restored_is_free: bool,
+    retry_at: Option<Instant>,
+    retry_after: Duration,
+    reported: BTreeSet<String>,
+    writes: api::Writes,
+    awaiting: usize,
+}
+
+impl Datapath {
+    /// Adopts what the maps hold. Nothing is written.
+    pub(super) fn new(
+        started: Started,
+        config: &Config,
+        metrics: Metrics,
+        reports: mpsc::UnboundedSender<Grace<Ticket>>,
+    ) -> anyhow::Result<Self> {
+        let Started { tables, programs, self_test: _, takes_over } = started;
+        let mut planner = Planner::new(config.planner(tables.sizes()));
+        planner.restore(&tables.dump()?);
+        let grace = GracePeriods::start(move |report| {
+            // The receiver is gone only where the process ends.
+            let _ = reports.send(report);
+        })
+        .context("cannot wait for grace periods")?;
+        metrics.watch_maps(tables.reader());
+        let mut datapath = Self {
+            tables,
+            planner,
+            programs,
+            grace,
+            metrics,
+            dirty: Dirty::default(),
+            restored_is_free: !takes_over,
+            retry_at: None,
+            retry_after: FIRST_RETRY,
+            reported: BTreeSet::new(),
+            writes: api::Writes::default(),
+            awaiting: 0,
+        };
+        if takes_over {
+            datapath.request(Ticket::Restored)?;
+        }
+        Ok(datapath)
+    }
+
+    pub(super) fn tables(&self) -> &KernelTables {
+        &self.tables
+    }
+
+    pub(super) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// When something failed must be tried again.
+    pub(super) const fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Whether the first write may be made.
+    pub(super) const fn may_write(&self) -> bool {
+        self.restored_is_free
+    }
+
+    pub(super) fn mark(&mut self, dirty: Dirty) {
+        self.dirty.merge(dirty);
+    }
+
+    /// Makes the maps what the model wants of everything that is dirty. With `prune` also removes what nobody wants.
+    pub(super) fn reconcile(&mut self, balancer: &LoadBalancer, prune: bool) -> anyhow::Result<()> {
+        let mut tables = Counted { tables: &mut self.tables, metrics: &self.metrics };
+        let outcome = if prune {
+            self.planner.prune(balancer, &mut self.dirty, &mut tables)
+        } else {
+            self.planner.reconcile(balancer, &mut self.dirty, &mut tables)
+        };
+        self.writes.operations += outcome.writes;
+        self.writes.failures += outcome.failures.len() as u64;
+        self.metrics.write_failures.inc_by(outcome.failures.len() as u64);
+        self.writes.outstanding = (self.dirty.services.len() + self.dirty.frontends.len()) as u64;
+        self.metrics.outstanding.set(i64::try_from(self.writes.outstanding).unwrap_or(i64::MAX));
+        let problems: BTreeSet<String> = outcome.failures.iter().map(ToString::to_string).collect();
+        for problem in problems.difference(&self.reported) {
+            tracing::warn!(problem, "not programmed; its last good version stays, and it is tried again");
+        }
+        self.writes.last_error = problems.first().cloned();
+        if problems.is_empty() {
+            self.retry_at = None;
+            self.retry_after = FIRST_RETRY;
+        } else {
+            self.retry_at = Some(Instant::now() + self.retry_after);
+            self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
+        }
+        self.reported = problems;
+        match self.planner.take_retired() {
+            Some(retired) => self.request(Ticket::Retired(retired)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the end of a grace period. Returns whether something may go on that waited for it.
+    pub(super) fn grace_over(&mut self, report: Grace<Ticket>) -> bool {
+        match report {
+            Grace::Over { tickets, took } => {
+                self.metrics.grace_seconds.observe(took.as_secs_f64());
+                for ticket in tickets {
+                    match ticket {
+                        Ticket::Restored => self.restored_is_free = true,
+                        Ticket::Retired(retired) => {
+                            self.awaiting = self.awaiting.saturating_sub(retired.len());
+                            self.planner.reclaim(retired);
+                        }
+                    }
+                }
+                !self.dirty.is_empty() && self.retry_at.is_none()
+            }
+            Grace::Failed { error, kept } => {
+                tracing::warn!(%error, kept, "a grace period could not be waited for; memory is kept until one can");
+                false
+            }
+        }
+    }
+
+    fn request(&mut self, ticket: Ticket) -> anyhow::Result<()> {
+        if let Ticket::Retired(retired) = &ticket {
+            self.awaiting += retired.len();
+        }
+        if !self.grace.request(ticket) {
+            bail!("the thread that waits for grace periods ended");
+        }
+        Ok(())
+    }
+
+    /// Tells the programs the node's namespace, settings and addresses.
+    pub(super) fn set_node(&mut self, host_netns: u64, config: &Config) -> anyhow::Result<()> {
+        let settings = config.node_settings().word();
+        self.tables.set_config(portway_datapath::NodeConfig { host_netns, settings })?;
+        Ok(())
+    }
+
+    /// Makes `pw_local_addresses` what netlink says. What failed is done by the next call.
+    pub(super) fn set_addresses(&mut self, found: &LocalAddresses, config: &Config) -> bool {
+        match self.tables.set_local_addresses(&found.table(&config.node_port_addresses)) {
+            Ok(changes) => {
+                tracing::debug!(?changes, "the node's addresses");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node's addresses are not all programmed; it is tried again");
+                false
+            }
+        }
+    }
+
+    /// Attaches the programs, or puts them in place of the earlier agent's.
+    pub(super) fn attach(&self, config: &Config) -> anyhow::Result<()> {
+        let changes = self.programs.attach(&config.cgroup_root, &link_dir(&config.bpf_root))?;
+        let replaced = changes.iter().filter(|(_, change)| matches!(change, Change::Replaced { .. })).count();
+        tracing::info!(
+            cgroup = %config.cgroup_root.display(),
+            attached = changes.len() - replaced,
+            replaced,
+            "programs serve"
+        );
+        Ok(())
+    }
+
+    pub(super) fn writes(&self) -> api::Writes {
+        api::Writes { awaiting_grace: self.awaiting as u64, ..self.writes.clone() }
+    }
+}

@@ -1,0 +1,177 @@
+//! The API on the unix socket; its paths and answers are in [`crate::api`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use portway_datapath::FrontendKey;
+use portway_model::tables::{TableDump, rows};
+use portway_runtime::readiness::Readiness;
+use tokio::sync::{mpsc, oneshot};
+
+use super::owner::Question;
+use crate::api::{self, path};
+use crate::config::Config;
+use crate::maps::{MapError, MapReader};
+
+/// How long the owner may take: a large batch keeps it busy for a second or two.
+const OWNER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the answers are made from.
+pub(super) struct Api {
+    config: Arc<Config>,
+    settings: Vec<api::Setting>,
+    readiness: Readiness,
+    questions: mpsc::Sender<Question>,
+    maps: OnceLock<MapReader>,
+    started: Instant,
+}
+
+/// An answer that is none.
+enum Failure {
+    /// The maps are not open yet.
+    Starting,
+    Busy,
+    Maps(MapError),
+    Task(tokio::task::JoinError),
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, error) = match self {
+            Self::Starting => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the agent is starting; try again".to_owned())
+            }
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the agent is busy with a large change; try again".to_owned(),
+            ),
+            Self::Maps(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            Self::Task(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        };
+        (status, Json(api::Error { error })).into_response()
+    }
+}
+
+impl Api {
+    pub(super) fn new(
+        config: Arc<Config>,
+        settings: Vec<api::Setting>,
+        readiness: Readiness,
+        questions: mpsc::Sender<Question>,
+        started: Instant,
+    ) -> Arc<Self> {
+        Arc::new(Self { config, settings, readiness, questions, maps: OnceLock::new(), started })
+    }
+
+    /// From now on the maps can be shown.
+    pub(super) fn watch_maps(&self, reader: MapReader) {
+        // A second reader of the same maps would say the same.
+        let _ = self.maps.set(reader);
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Failure> {
+        let (to, answer) = oneshot::channel();
+        let asking = async {
+            self.questions.send(question(to)).await.ok()?;
+            answer.await.ok()
+        };
+        match tokio::time::timeout(OWNER_PATIENCE, asking).await {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(Failure::Starting),
+            Err(_) => Err(Failure::Busy),
+        }
+    }
+
+    /// Reads the maps on a thread of its own: a dump of ten thousand services takes tens of milliseconds.
+    async fn read_maps<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&MapReader) -> Result<T, MapError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let maps = self.maps.get().cloned().ok_or(Failure::Starting)?;
+        let task = tokio::task::spawn_blocking(move || read(&maps));
+        task.await.map_err(Failure::Task)?.map_err(Failure::Maps)
+    }
+}
+
+pub(super) fn router(api: Arc<Api>) -> Router {
+    Router::new()
+        .route(path::STATUS, get(status))
+        .route(path::SERVICES, get(services))
+        .route(path::ROWS, get(all_rows))
+        .route(path::CONFIG, get(settings))
+        .route(path::REJECTS, get(rejects))
+        .route(path::CLASHES, get(clashes))
+        .fallback(|| async {
+            (
+                StatusCode::NOT_FOUND,
+                Json(api::Error { error: "no such path; see agent/src/api.rs".to_owned() }),
+            )
+        })
+        .with_state(api)
+}
+
+async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failure> {
+    let mut status = api.ask(Question::Status).await?;
+    status.maps = api.read_maps(map_use).await?;
+    status.waiting_for = api.readiness.waiting_for();
+    status.ready = status.waiting_for.is_empty();
+    status.uptime_seconds = api.started.elapsed().as_secs_f64();
+    status.node.clone_from(&api.config.node_name);
+    Ok(Json(status))
+}
+
+fn map_use(maps: &MapReader) -> Result<Vec<api::MapUse>, MapError> {
+    let facts = maps.facts()?.into_iter().map(|fact| api::MapUse {
+        name: fact.id.name().to_owned(),
+        used: fact.used.map(u64::from),
+        size: fact.max.into(),
+        bytes: fact.kernel_bytes.unwrap_or_default(),
+    });
+    Ok(facts.collect())
+}
+
+async fn services(State(api): State<Arc<Api>>) -> Result<Json<Vec<api::Service>>, Failure> {
+    let dump = api.read_maps(MapReader::dump).await?;
+    Ok(Json(numbered(&dump)))
+}
+
+/// The rows of a dump with the index of their service.
+fn numbered(dump: &TableDump) -> Vec<api::Service> {
+    let name = |key: &FrontendKey| {
+        let protocol = portway_datapath::Protocol::from_number(key.protocol).map_or("", |p| p.name());
+        (key.addr.to_string(), key.port.get(), protocol)
+    };
+    let indices: HashMap<_, _> =
+        dump.frontends.iter().map(|(key, value)| (name(key), value.service().get())).collect();
+    rows(dump)
+        .into_iter()
+        .map(|row| {
+            let key = (row.address.clone(), row.port, row.protocol.as_str());
+            let id = indices.get(&key).copied().unwrap_or_default();
+            api::Service { id, row }
+        })
+        .collect()
+}
+
+async fn all_rows(State(api): State<Arc<Api>>) -> Result<Json<Vec<portway_model::tables::Row>>, Failure> {
+    let dump = api.read_maps(MapReader::dump).await?;
+    Ok(Json(rows(&dump)))
+}
+
+async fn settings(State(api): State<Arc<Api>>) -> Json<Vec<api::Setting>> {
+    Json(api.settings.clone())
+}
+
+async fn rejects(State(api): State<Arc<Api>>) -> Result<Json<Vec<api::Reject>>, Failure> {
+    api.ask(Question::Rejects).await.map(Json)
+}
+
+async fn clashes(State(api): State<Arc<Api>>) -> Result<Json<Vec<api::Reject>>, Failure> {
+    api.ask(Question::Clashes).await.map(Json)
+}

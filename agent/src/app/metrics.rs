@@ -1,0 +1,252 @@
+//! The agent's metrics. Those that Cilium has too bear Cilium's names and labels, with `cilium_` in front
+//! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
+
+use std::sync::{Arc, OnceLock};
+
+use portway_datapath::layout;
+use portway_model::k8s::{Event, Object, ObjectKey, ObjectKind};
+use portway_model::plan::Usage;
+use portway_model::tables::{TableOp, TableWriter};
+use portway_runtime::metrics::register;
+use portway_runtime::readiness::Readiness;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+use crate::maps::{KernelTables, MapError, MapReader};
+
+/// From a change's sight to its last write: half a millisecond to 4 seconds.
+const DELAY_BUCKETS: [f64; 14] =
+    [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096];
+
+/// Handles to the metrics in the registry. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Metrics {
+    pub(super) registry: Registry,
+    services_events: IntCounterVec,
+    implementation_delay: HistogramVec,
+    event_time: GaugeVec,
+    map_ops: IntCounterVec,
+    pub(super) write_failures: IntCounter,
+    pub(super) grace_seconds: Histogram,
+    objects: IntGaugeVec,
+    pub(super) outstanding: IntGauge,
+    maps: Arc<OnceLock<MapReader>>,
+}
+
+/// What the owner counts after each batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tallies {
+    pub(super) rejects: u64,
+    pub(super) clashes: u64,
+    pub(super) broken_files: u64,
+    pub(super) local_addresses: u64,
+    pub(super) usage: Usage,
+}
+
+impl Metrics {
+    pub(super) fn new(readiness: &Readiness) -> anyhow::Result<Self> {
+        let registry = Registry::new();
+        let r = &registry;
+        let counters = |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let version =
+            register(r, GaugeVec::new(Opts::new("cilium_version", "1, by version"), &["version"])?)?;
+        version.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        let maps = Arc::new(OnceLock::new());
+        registry.register(Box::new(MapCollector::new(Arc::clone(&maps))?))?;
+        registry.register(Box::new(ReadyCollector::new(readiness.clone())?))?;
+        let delay = HistogramOpts::new(
+            "cilium_service_implementation_delay",
+            "Seconds from the sight of a change to its last write into the kernel",
+        );
+        let grace =
+            HistogramOpts::new("portway_grace_period_seconds", "Seconds that an RCU grace period took");
+        Ok(Self {
+            services_events: register(
+                r,
+                counters("cilium_services_events_total", "Changes of Services seen", &["action"])?,
+            )?,
+            implementation_delay: register(
+                r,
+                HistogramVec::new(delay.buckets(DELAY_BUCKETS.to_vec()), &["action"])?,
+            )?,
+            event_time: register(
+                r,
+                GaugeVec::new(Opts::new("cilium_event_ts", "Unix time of the last event"), &["source"])?,
+            )?,
+            map_ops: register(
+                r,
+                counters(
+                    "cilium_bpf_map_ops_total",
+                    "Operations on kernel maps",
+                    &["map_name", "operation", "outcome"],
+                )?,
+            )?,
+            write_failures: register(
+                r,
+                IntCounter::new(
+                    "portway_write_failures_total",
+                    "Services and frontends that a write failed for",
+                )?,
+            )?,
+            grace_seconds: register(r, Histogram::with_opts(grace.buckets(DELAY_BUCKETS.to_vec()))?)?,
+            objects: register(
+                r,
+                IntGaugeVec::new(Opts::new("portway_objects", "What the agent holds, by kind"), &["kind"])?,
+            )?,
+            outstanding: register(
+                r,
+                IntGauge::new("portway_outstanding", "Services and frontends that are not as wanted yet")?,
+            )?,
+            maps,
+            registry,
+        })
+    }
+
+    /// From now on the maps are read at each scrape.
+    pub(super) fn watch_maps(&self, reader: MapReader) {
+        // A second reader of the same maps would say the same.
+        let _ = self.maps.set(reader);
+    }
+
+    pub(super) fn object_changed(&self, event: &Event) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        self.event_time.with_label_values(&["directory"]).set(now.as_secs_f64());
+        let action = match event {
+            Event::Apply(Object::Service(_)) => "update",
+            Event::Delete(ObjectKey { kind: ObjectKind::Service, .. }) => "delete",
+            Event::Apply(Object::EndpointSlice(_) | Object::Pod(_) | Object::Node(_)) | Event::Delete(_) => {
+                return;
+            }
+        };
+        self.services_events.with_label_values(&[action]).inc();
+    }
+
+    pub(super) fn programmed(&self, delay: std::time::Duration) {
+        self.implementation_delay.with_label_values(&["update"]).observe(delay.as_secs_f64());
+    }
+
+    pub(super) fn tally(&self, tallies: &Tallies) {
+        let Tallies { rejects, clashes, broken_files, local_addresses, usage } = *tallies;
+        for (kind, number) in [
+            ("rejects", rejects),
+            ("clashes", clashes),
+            ("broken-files", broken_files),
+            ("local-addresses", local_addresses),
+            ("service-ports", u64::from(usage.services)),
+            ("frontends", u64::from(usage.frontends)),
+            ("backends", u64::from(usage.backends)),
+        ] {
+            self.objects.with_label_values(&[kind]).set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Kernel maps whose operations are counted.
+pub(super) struct Counted<'a> {
+    pub(super) tables: &'a mut KernelTables,
+    pub(super) metrics: &'a Metrics,
+}
+
+impl TableWriter for Counted<'_> {
+    type Error = MapError;
+
+    fn write(&mut self, op: &TableOp) -> Result<(), MapError> {
+        let result = self.tables.write(op);
+        let outcome = if result.is_ok() { "success" } else { "fail" };
+        let (map, operation) = match op {
+            TableOp::WriteRun { .. } => (layout::RUNS, "update"),
+            TableOp::WriteMaglev { .. } => (layout::MAGLEV, "update"),
+            TableOp::WriteBackend { .. } | TableOp::StoreBackendState { .. } => (layout::BACKENDS, "update"),
+            TableOp::NameService { .. } => (layout::SERVICE_NAMES, "update"),
+            TableOp::ForgetService { .. } => (layout::SERVICE_NAMES, "delete"),
+            TableOp::InsertSourceRange { .. } => (layout::SOURCE_RANGES, "update"),
+            TableOp::DeleteSourceRange { .. } => (layout::SOURCE_RANGES, "delete"),
+            TableOp::Publish { .. } => (layout::SERVICES, "update"),
+            TableOp::InsertFrontend { .. } | TableOp::StoreFrontend { .. } => (layout::FRONTENDS, "update"),
+            TableOp::DeleteFrontend { .. } => (layout::FRONTENDS, "delete"),
+        };
+        self.metrics.map_ops.with_label_values(&[map, operation, outcome]).inc();
+        result
+    }
+}
+
+/// Sizes of the maps and counters of the programs, read at each scrape.
+struct MapCollector {
+    maps: Arc<OnceLock<MapReader>>,
+    pressure: GaugeVec,
+    bytes: Gauge,
+    events: IntGaugeVec,
+}
+
+impl MapCollector {
+    fn new(maps: Arc<OnceLock<MapReader>>) -> prometheus::Result<Self> {
+        let pressure = Opts::new("cilium_bpf_map_pressure", "Used part of a map, 1 is full");
+        let bytes =
+            Opts::new("cilium_bpf_maps_virtual_memory_max_bytes", "Kernel memory of the agent's maps");
+        let events =
+            Opts::new("portway_socket_events", "What the programs did since their maps were made, by event");
+        Ok(Self {
+            maps,
+            pressure: GaugeVec::new(pressure, &["map_name"])?,
+            bytes: Gauge::with_opts(bytes)?,
+            events: IntGaugeVec::new(events, &["event"])?,
+        })
+    }
+
+    fn read(&self, maps: &MapReader) -> Result<(), MapError> {
+        let facts = maps.facts()?;
+        for fact in &facts {
+            if let Some(used) = fact.used {
+                let pressure = f64::from(used) / f64::from(fact.max.max(1));
+                self.pressure.with_label_values(&[fact.id.name()]).set(pressure);
+            }
+        }
+        self.bytes.set(facts.iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>() as f64);
+        for (counter, value) in maps.counters()? {
+            self.events.with_label_values(&[counter.name()]).set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+        Ok(())
+    }
+}
+
+impl Collector for MapCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.pressure.desc(), self.bytes.desc(), self.events.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let Some(maps) = self.maps.get() else { return Vec::new() };
+        if let Err(error) = self.read(maps) {
+            tracing::warn!(%error, "the kernel maps cannot be read for the metrics");
+            return Vec::new();
+        }
+        [self.pressure.collect(), self.bytes.collect(), self.events.collect()].concat()
+    }
+}
+
+/// 1 when nothing is waited for.
+struct ReadyCollector {
+    readiness: Readiness,
+    ready: IntGauge,
+}
+
+impl ReadyCollector {
+    fn new(readiness: Readiness) -> prometheus::Result<Self> {
+        Ok(Self { readiness, ready: IntGauge::new("portway_ready", "1 when the agent waits for nothing")? })
+    }
+}
+
+impl Collector for ReadyCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.ready.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.ready.set(self.readiness.is_ready().into());
+        self.ready.collect()
+    }
+}

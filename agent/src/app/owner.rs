@@ -1,0 +1,269 @@
+//! The one owner of model and maps. Everyone else asks it by a channel, or reads the maps beside it.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use portway_model::loadbalancer::{Desired as _, LoadBalancer};
+use portway_runtime::directory::Directory;
+use portway_runtime::readiness::{Guard, Readiness};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
+
+use super::datapath::{Datapath, Ticket};
+use super::http::Api;
+use super::metrics::{Metrics, Tallies};
+use super::source::Source;
+use super::{memory, start, status};
+use crate::api;
+use crate::config::Config;
+use crate::maps::Grace;
+use crate::node::{self, Addresses, LocalAddresses, ReservedPorts};
+
+/// After a batch of this many bytes, freed memory is given back to the kernel.
+const LARGE_BATCH: usize = 256 * 1024;
+/// When a failed write of addresses or a lost netlink connection is tried again.
+const ADDRESS_RETRY: Duration = Duration::from_secs(1);
+
+/// What others ask the owner.
+pub(super) enum Question {
+    Status(oneshot::Sender<api::Status>),
+    Rejects(oneshot::Sender<Vec<api::Reject>>),
+    Clashes(oneshot::Sender<Vec<api::Reject>>),
+}
+
+pub(super) struct Owner {
+    config: Arc<Config>,
+    metrics: Metrics,
+    asked: mpsc::Receiver<Question>,
+    grace_reports: mpsc::UnboundedReceiver<Grace<Ticket>>,
+    directory: Directory,
+    addresses: Addresses,
+    local_addresses: LocalAddresses,
+    addresses_retry: Option<tokio::time::Instant>,
+    source: Source,
+    balancer: LoadBalancer,
+    datapath: Datapath,
+    /// When the oldest change that is not programmed yet was seen.
+    changed_at: Option<Instant>,
+    /// Open until programs serve.
+    serving: Option<Guard>,
+    host_netns: u64,
+    kernel: api::Kernel,
+    started: Instant,
+}
+
+impl Owner {
+    /// Everything up to the first sync. Nothing that serves is changed.
+    pub(super) async fn start(
+        config: Arc<Config>,
+        metrics: Metrics,
+        readiness: &Readiness,
+        api: &Api,
+        asked: mpsc::Receiver<Question>,
+        started: Instant,
+    ) -> anyhow::Result<Self> {
+        let serving = readiness.task(format!("first sync of {}", config.source_dir.display()));
+        let loading = readiness.task("kernel maps and programs");
+        let host_netns = node::netns_cookie()?;
+        let addresses = Addresses::open()?;
+        let local_addresses = addresses.read().await?;
+        let directory = Directory::open(&config.source_dir)?;
+        let kernel_side = start::start(&config)?;
+        let kernel = status::kernel(&kernel_side.self_test);
+        let (reports, grace_reports) = mpsc::unbounded_channel();
+        let datapath = Datapath::new(kernel_side, &config, metrics.clone(), reports)?;
+        api.watch_maps(datapath.tables().reader());
+        drop(loading);
+        tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
+        Ok(Self {
+            source: Source::new(&config.source_dir),
+            balancer: LoadBalancer::new(config.load_balancer()),
+            config,
+            metrics,
+            asked,
+            grace_reports,
+            directory,
+            addresses,
+            local_addresses,
+            addresses_retry: None,
+            datapath,
+            changed_at: None,
+            serving: Some(serving),
+            host_netns,
+            kernel,
+            started,
+        })
+    }
+
+    /// Follows everything until an error that no retry mends.
+    pub(super) async fn run(&mut self) -> anyhow::Result<()> {
+        loop {
+            let retry = [self.datapath.retry_at(), self.addresses_retry].into_iter().flatten().min();
+            tokio::select! {
+                event = self.directory.next() => {
+                    let event = event.context("the directory can no longer be followed")?;
+                    self.changed_at.get_or_insert_with(Instant::now);
+                    if self.source.take(event, &mut self.balancer, &self.metrics) {
+                        self.program()?;
+                    }
+                }
+                Some(report) = self.grace_reports.recv() => {
+                    let waited = self.serving.is_some();
+                    if self.datapath.grace_over(report) || waited {
+                        self.program()?;
+                    }
+                }
+                changed = self.addresses.changed() => self.follow_addresses(changed).await?,
+                question = self.asked.recv() => match question {
+                    Some(question) => self.answer(question),
+                    None => return Ok(()),
+                },
+                () = until(retry) => {
+                    if self.addresses_retry.take().is_some() {
+                        self.reread_addresses().await?;
+                    }
+                    self.program()?;
+                }
+            }
+        }
+    }
+
+    /// Brings everything that changed into the kernel; the first time, once it may.
+    fn program(&mut self) -> anyhow::Result<()> {
+        let dirty = self.balancer.take_dirty();
+        self.datapath.mark(dirty);
+        if !self.source.has_synced() || !self.datapath.may_write() {
+            return Ok(());
+        }
+        if self.serving.is_some() {
+            self.serve()?;
+        } else {
+            self.datapath.reconcile(&self.balancer, false)?;
+        }
+        if let Some(seen) = self.changed_at.take() {
+            self.metrics.programmed(seen.elapsed());
+        }
+        if self.source.take_batch_bytes() > LARGE_BATCH {
+            memory::trim();
+        }
+        self.metrics.tally(&self.tallies());
+        Ok(())
+    }
+
+    /// The first time: everything, then what nobody wants goes, then the programs.
+    fn serve(&mut self) -> anyhow::Result<()> {
+        self.datapath.set_node(self.host_netns, &self.config)?;
+        self.program_addresses();
+        self.datapath.mark(self.balancer.everything());
+        self.datapath.reconcile(&self.balancer, false)?;
+        self.datapath.reconcile(&self.balancer, true)?;
+        if self.config.kube_proxy_replacement {
+            self.datapath.attach(&self.config)?;
+        } else {
+            let removed = crate::programs::detach(&crate::programs::link_dir(&self.config.bpf_root))?;
+            tracing::warn!(
+                detached = removed.len(),
+                "kube-proxy-replacement is false: no program is attached"
+            );
+        }
+        self.protect_node_ports();
+        let usage = self.datapath.planner().usage();
+        tracing::info!(after = ?self.started.elapsed(), ?usage, "ready");
+        self.serving = None;
+        Ok(())
+    }
+
+    fn protect_node_ports(&self) {
+        let Config {
+            auto_protect_node_port_range, kube_proxy_replacement, node_port_range, state_dir, ..
+        } = &*self.config;
+        if !auto_protect_node_port_range || !kube_proxy_replacement {
+            return;
+        }
+        match ReservedPorts::new(state_dir).protect(*node_port_range) {
+            Ok(added) if added.is_empty() => {}
+            Ok(added) => tracing::info!(%added, "added to ip_local_reserved_ports"),
+            Err(error) => tracing::warn!(
+                %error,
+                "NodePorts may be taken by outgoing connections; reserve them yourself and set \
+                 enable-auto-protect-node-port-range=false"
+            ),
+        }
+    }
+
+    async fn follow_addresses(&mut self, changed: Result<(), node::AddressesError>) -> anyhow::Result<()> {
+        if let Err(error) = changed {
+            tracing::warn!(%error, "opening it again");
+            self.addresses = Addresses::open()?;
+        }
+        self.reread_addresses().await
+    }
+
+    async fn reread_addresses(&mut self) -> anyhow::Result<()> {
+        match self.addresses.read().await {
+            Ok(found) if found == self.local_addresses && self.addresses_retry.is_none() => {}
+            Ok(found) => {
+                self.local_addresses = found;
+                if self.serving.is_none() {
+                    self.program_addresses();
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "trying again");
+                self.addresses_retry = Some(tokio::time::Instant::now() + ADDRESS_RETRY);
+            }
+        }
+        Ok(())
+    }
+
+    fn program_addresses(&mut self) {
+        let done = self.datapath.set_addresses(&self.local_addresses, &self.config);
+        self.addresses_retry = (!done).then(|| tokio::time::Instant::now() + ADDRESS_RETRY);
+    }
+
+    fn tallies(&self) -> Tallies {
+        let addresses = self.local_addresses.interfaces.iter().map(|interface| interface.addresses.len());
+        Tallies {
+            rejects: self.rejects().count() as u64,
+            clashes: self.balancer.conflicts().count() as u64,
+            broken_files: self.source.status().broken.len() as u64,
+            local_addresses: addresses.sum::<usize>() as u64,
+            usage: self.datapath.planner().usage(),
+        }
+    }
+
+    fn rejects(&self) -> impl Iterator<Item = api::Reject> {
+        self.source.rejects().chain(self.balancer.rejects())
+    }
+
+    fn answer(&self, question: Question) {
+        // Whoever asked may have gone meanwhile: then nobody needs the answer.
+        match question {
+            Question::Status(to) => drop(to.send(self.status())),
+            Question::Rejects(to) => drop(to.send(self.rejects().collect())),
+            Question::Clashes(to) => drop(to.send(self.balancer.conflicts().collect())),
+        }
+    }
+
+    fn status(&self) -> api::Status {
+        status::build(status::Facts {
+            config: &self.config,
+            addresses: &self.local_addresses,
+            kernel: self.kernel.clone(),
+            source: self.source.status(),
+            tallies: self.tallies(),
+            writes: self.datapath.writes(),
+            without_maglev: self.datapath.planner().without_maglev().len(),
+            serving: self.serving.is_none(),
+        })
+    }
+}
+
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,136 @@
+//! The directory of manifests as a source of objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use portway_model::k8s::{Change, Manifests};
+use portway_model::loadbalancer::LoadBalancer;
+use portway_runtime::directory::Event;
+
+use super::metrics::Metrics;
+use crate::api;
+
+/// What became of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    FirstSync,
+    Synced,
+    /// The directory is gone; its last objects are kept.
+    Missing,
+}
+
+/// Objects of the directory, and what is wrong with it.
+pub(super) struct Source {
+    path: PathBuf,
+    manifests: Manifests,
+    state: State,
+    has_synced: bool,
+    files: BTreeSet<PathBuf>,
+    unreadable: BTreeMap<PathBuf, String>,
+    last_change: Option<Instant>,
+    /// Bytes that the batch under way has read.
+    batch_bytes: usize,
+}
+
+impl Source {
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            manifests: Manifests::new(),
+            state: State::FirstSync,
+            has_synced: false,
+            files: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
+            last_change: None,
+            batch_bytes: 0,
+        }
+    }
+
+    pub(super) const fn has_synced(&self) -> bool {
+        self.has_synced
+    }
+
+    /// Takes what the directory told into the model. Returns whether the batch is closed.
+    pub(super) fn take(&mut self, event: Event, balancer: &mut LoadBalancer, metrics: &Metrics) -> bool {
+        let change = match event {
+            Event::File { path, content } => {
+                self.unreadable.remove(&path);
+                self.batch_bytes += content.len();
+                let change = self.manifests.apply(&path, &content);
+                self.files.insert(path);
+                change
+            }
+            Event::Removed { path } => {
+                self.unreadable.remove(&path);
+                self.files.remove(&path);
+                self.manifests.remove(&path)
+            }
+            Event::Unreadable { path, reason } => {
+                tracing::warn!(path = %path.display(), reason, "a file cannot be read; its last objects stay");
+                self.unreadable.insert(path, reason);
+                return false;
+            }
+            Event::Missing { reason } => {
+                tracing::warn!(path = %self.path.display(), reason, "the directory is missing; its last objects stay");
+                self.state = State::Missing;
+                return false;
+            }
+            Event::Settled => {
+                self.state = State::Synced;
+                self.has_synced = true;
+                return true;
+            }
+        };
+        self.state = if self.has_synced { State::Synced } else { State::FirstSync };
+        self.last_change = Some(Instant::now());
+        self.note(&change);
+        for event in change.events {
+            metrics.object_changed(&event);
+            balancer.apply(event);
+        }
+        false
+    }
+
+    /// The bytes that were read since this was asked last.
+    pub(super) fn take_batch_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.batch_bytes)
+    }
+
+    fn note(&mut self, change: &Change) {
+        if let Some(problem) = &change.problem {
+            tracing::warn!(path = %problem.path.display(), reason = problem.reason, "a file is not used");
+        }
+        for reject in &change.rejects {
+            let api::Reject { kind, name, field, value, reason } = reject;
+            tracing::warn!(kind, name, field, value, reason, "not used");
+        }
+    }
+
+    pub(super) fn rejects(&self) -> impl Iterator<Item = api::Reject> {
+        self.manifests.rejects()
+    }
+
+    pub(super) fn status(&self) -> api::Source {
+        let unreadable = self.unreadable.iter().map(|(path, reason)| (path.clone(), reason.clone()));
+        let unused = self.manifests.problems().map(|problem| (problem.path, problem.reason));
+        let broken: BTreeMap<PathBuf, String> = unused.chain(unreadable).collect();
+        api::Source {
+            kind: "directory".to_owned(),
+            path: self.path.display().to_string(),
+            state: match self.state {
+                State::FirstSync => "first sync",
+                State::Synced => "synced",
+                State::Missing => "missing",
+            }
+            .to_owned(),
+            files: self.files.len() as u64,
+            objects: self.manifests.object_count() as u64,
+            last_change_seconds: self.last_change.map(|at| at.elapsed().as_secs_f64()),
+            broken: broken
+                .into_iter()
+                .map(|(path, reason)| api::BrokenFile { path: path.display().to_string(), reason })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! From nothing, or from what an earlier agent left, to maps and programs that are ready to be written and attached.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use portway_datapath::layout::Sizes;
+
+use crate::api;
+use crate::config::Config;
+use crate::maps::{KernelTables, MapReader, Opening, Published, pin_dir};
+use crate::programs::{Loader, Programs, attached, link_dir, selftest};
+
+/// What a start found and made.
+pub(super) struct Started {
+    pub(super) tables: KernelTables,
+    pub(super) programs: Programs,
+    pub(super) self_test: Vec<api::Check>,
+    /// Programs of an earlier agent run, on maps that were taken over.
+    pub(super) takes_over: bool,
+}
+
+/// Opens or makes the maps, loads the programs and tries the errno contract. Blocks for some hundred milliseconds.
+///
+/// # Errors
+/// The kernel refused a map or a program, or does not keep the contract; what an earlier agent attached goes on.
+pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
+    let began = Instant::now();
+    // Parsing the object and making the maps take about as long, and know nothing of each other.
+    let loader = std::thread::Builder::new().name("loader".to_owned()).spawn(Loader::new);
+    let loader = loader.context("cannot start a thread")?;
+    let (mut tables, opening) = open_maps(config)?;
+    let mut loader = loader.join().map_err(|_| anyhow!("the loader panicked"))??;
+    let report = selftest::run(&mut loader, &config.cgroup_root, selftest::probe_command())?;
+    let programs = loader.load(&pin_dir(&config.bpf_root))?;
+    tables.set_store_program(programs.store_word()).context("cannot keep the program pw_store_word")?;
+    tracing::debug!(took = ?began.elapsed(), programs = ?programs.loaded(), "programs loaded");
+    tracing::info!(
+        passed = report.passed.len(),
+        unsupported = report.unsupported.len(),
+        took = ?report.took,
+        "the kernel keeps the errno contract"
+    );
+    let running = attached(&link_dir(&config.bpf_root))?;
+    Ok(Started {
+        tables,
+        programs,
+        self_test: checks(&report),
+        takes_over: opening.published == Published::Reused && !running.is_empty(),
+    })
+}
+
+fn open_maps(config: &Config) -> anyhow::Result<(KernelTables, Opening)> {
+    let sizes = if config.sizes_are_default { grown(&config.bpf_root, config.sizes) } else { config.sizes };
+    let (tables, opening) = KernelTables::open(&config.bpf_root, &sizes)?;
+    match &opening.published {
+        Published::Reused | Published::Created => tracing::info!(maps = %opening.published, "kernel maps"),
+        Published::Replaced(_) => tracing::warn!(
+            maps = %opening.published,
+            "kernel maps; programs of the earlier agent serve from the old ones until the first sync"
+        ),
+    }
+    for (map, origin) in &opening.others {
+        tracing::debug!(map = map.name(), %origin, "kernel map");
+    }
+    Ok((tables, opening))
+}
+
+/// Sizes that nobody set: the default ones, twice those of pinned maps that are more than three quarters full, and
+/// never less than pinned ones have, so that a restart does not make them anew without need.
+fn grown(bpf_root: &Path, default: Sizes) -> Sizes {
+    let Ok(dump) = MapReader::open(bpf_root).and_then(|reader| Ok((reader.sizes(), reader.dump()?))) else {
+        // None, or none that can be read: opening them says why.
+        return default;
+    };
+    let (pinned, dump) = dump;
+    let used_records = dump.services.iter().map(|service| 2 + service.backends.len()).sum::<usize>();
+    let size = |default: u32, pinned: u32, used: usize| {
+        let is_full = used as u64 * 4 > u64::from(pinned) * 3;
+        default.max(if is_full { pinned.saturating_mul(2) } else { pinned })
+    };
+    Sizes {
+        frontends: size(default.frontends, pinned.frontends, dump.frontends.len()),
+        services: size(default.services, pinned.services, dump.services.len()),
+        // Half of them is for second versions.
+        runs: size(default.runs, pinned.runs, used_records * 2),
+        backends: size(default.backends, pinned.backends, dump.backends.len()),
+        source_ranges: size(default.source_ranges, pinned.source_ranges, dump.source_ranges.len()),
+        maglev: default.maglev,
+        affinity: default.affinity,
+        local_addresses: default.local_addresses,
+        exchanges: default.exchanges,
+    }
+}
+
+fn checks(report: &selftest::Report) -> Vec<api::Check> {
+    let selftest::Report { passed, unsupported, took: _ } = report;
+    let check = |check: &selftest::Check, detail: &str| api::Check {
+        name: check.to_string(),
+        ok: true,
+        detail: detail.to_owned(),
+    };
+    let passed = passed.iter().map(|c| check(c, "as expected"));
+    let unsupported = unsupported.iter().map(|c| check(c, "the kernel has no IPv6"));
+    passed.chain(unsupported).collect()
+}

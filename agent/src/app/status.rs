@@ -1,0 +1,156 @@
+//! What `portway status` shows of the owner's side.
+
+use super::metrics::Tallies;
+use crate::api::{self, Counts, Device, Kernel, KubeProxyReplacement, ServiceSupport, Status, Writes};
+use crate::config::Config;
+use crate::node::{self, LocalAddresses};
+
+/// Since 6.7 the kernel keeps the address that its own NFS and SMB clients were given (commits 0bdf399342c5,
+/// 86a7e0b69bd5, 01b2885d9415, cedc019b9f26).
+const KEEPS_KERNEL_SOCKET_ADDRESSES: (u32, u32) = (6, 7);
+
+/// What the owner knows.
+pub(super) struct Facts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) addresses: &'a LocalAddresses,
+    pub(super) kernel: Kernel,
+    pub(super) source: api::Source,
+    pub(super) tallies: Tallies,
+    pub(super) writes: Writes,
+    pub(super) without_maglev: usize,
+    pub(super) serving: bool,
+}
+
+/// The kernel's name, what the self-test found, and what this kernel cannot do.
+pub(super) fn kernel(self_test: &[api::Check]) -> Kernel {
+    let release = node::kernel_release();
+    let mut notes = Vec::new();
+    if version(&release).is_some_and(|version| version < KEEPS_KERNEL_SOCKET_ADDRESSES) {
+        notes.push(
+            "before Linux 6.7, unless the distribution has the fixes: NFS and SMB mounts of a service address reconnect \
+             to the backend they first got, also when it is gone"
+                .to_owned(),
+        );
+    }
+    if self_test.iter().any(|check| check.detail.contains("no IPv6")) {
+        notes.push("this kernel has no IPv6; IPv6 frontends are programmed and never reached".to_owned());
+    }
+    Kernel { release, self_test: self_test.to_vec(), notes }
+}
+
+/// Major and minor version.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-', '+']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// All but what the maps themselves and the process tell ([`super::http`] adds that).
+pub(super) fn build(facts: Facts<'_>) -> Status {
+    let Facts { config, addresses, kernel, source, tallies, writes, without_maglev, serving } = facts;
+    let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
+    let mut warnings = Vec::new();
+    if let Some(error) = &writes.last_error {
+        warnings.push(format!("{} services or frontends are not as wanted: {error}", writes.outstanding));
+    }
+    if source.state == "missing" {
+        warnings.push(format!("{} is missing; its last objects are served", source.path));
+    }
+    for broken in &source.broken {
+        warnings.push(format!("{} is not used: {}", broken.path, broken.reason));
+    }
+    if rejects > 0 {
+        warnings
+            .push(format!("{rejects} values of objects are not used; `portway status --verbose` lists them"));
+    }
+    if clashes > 0 {
+        warnings.push(format!("{clashes} frontends are wanted by more than one service"));
+    }
+    if without_maglev > 0 {
+        warnings.push(format!("{without_maglev} services choose at random: the Maglev tables are full"));
+    }
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: config.node_name.clone(),
+        pid: std::process::id(),
+        uptime_seconds: 0.0,
+        ready: serving,
+        waiting_for: Vec::new(),
+        kube_proxy_replacement: replacement(config, addresses, serving),
+        kernel,
+        sources: vec![source],
+        counts: Counts {
+            service_ports: usage.services.into(),
+            frontends: usage.frontends.into(),
+            backends: usage.backends.into(),
+            rejects,
+            clashes,
+            local_addresses,
+        },
+        maps: Vec::new(),
+        writes,
+        warnings,
+    }
+}
+
+/// The block in Cilium's words (reference/services.md, 1.5).
+fn replacement(config: &Config, addresses: &LocalAddresses, serving: bool) -> KubeProxyReplacement {
+    let on = config.kube_proxy_replacement;
+    let word = |on: bool| if on { "Enabled" } else { "Disabled" }.to_owned();
+    let serves = |addr| {
+        config.node_port_addresses.is_empty()
+            || config.node_port_addresses.iter().any(|cidr| cidr.contains(addr))
+    };
+    let devices = addresses.interfaces.iter().map(|interface| Device {
+        name: interface.name.clone(),
+        addresses: interface
+            .addresses
+            .iter()
+            .filter(|addr| serves(**addr))
+            .map(ToString::to_string)
+            .collect(),
+    });
+    let services = [
+        ("ClusterIP", word(on)),
+        ("NodePort", if on { format!("Enabled (Range: {})", config.node_port_range) } else { word(on) }),
+        ("LoadBalancer", word(on)),
+        ("externalIPs", word(on && config.services.external_ips)),
+        ("HostPort", word(on && config.services.host_ports)),
+    ];
+    KubeProxyReplacement {
+        status: if on && serving { "True" } else { "False" }.to_owned(),
+        socket_lb: match (on, config.host_namespace_only) {
+            (false, _) => "Disabled",
+            (true, true) => "Host namespace only",
+            (true, false) => "Enabled",
+        }
+        .to_owned(),
+        protocols: vec!["TCP".to_owned(), "UDP".to_owned()],
+        devices: devices.filter(|device| !device.addresses.is_empty()).collect(),
+        mode: "SNAT".to_owned(),
+        backend_selection: match config.maglev {
+            None => "Random".to_owned(),
+            Some(maglev) => format!("Maglev (Table Size: {})", maglev.table_size),
+        },
+        session_affinity: word(config.services.session_affinity),
+        graceful_termination: word(config.services.terminating_endpoints),
+        nat46x64: "Disabled".to_owned(),
+        xdp_acceleration: "Disabled".to_owned(),
+        services: services
+            .into_iter()
+            .map(|(kind, status)| ServiceSupport { kind: kind.to_owned(), status })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_kernels_are_compared_by_number() {
+        assert_eq!(version("6.18.0-rc3"), Some((6, 18)));
+        assert_eq!(version("6.1.0-57-amd64"), Some((6, 1)));
+        assert!(version("6.10.1").unwrap() > version("6.7").unwrap());
+        assert_eq!(version("none"), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! What `portway cleanup` does: takes away everything that the agent left on the node.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::lock::{Lock, LockError};
+use crate::node::{PortsError, ReservedPorts};
+use crate::programs::{ProgramError, detach};
+
+/// Why something is left. What was done before it stays done; repeating goes on from there.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    /// An agent runs, or it cannot be told.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Programs(#[from] ProgramError),
+    #[error(transparent)]
+    Ports(#[from] PortsError),
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Detaches the programs, removes the pinned maps and links of every layout version, gives the reserved ports back and
+/// removes the API socket. One line for each thing that was done; empty where there was nothing.
+///
+/// # Errors
+/// An agent holds the bpf-root, or something cannot be removed.
+pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<Vec<String>, CleanupError> {
+    let _lock = Lock::take(bpf_root)?;
+    let mut done = Vec::new();
+    let portway = bpf_root.join("portway");
+    // Links first, and in their order: a map must not go while a program that uses it is attached.
+    for version in entries(&portway)? {
+        for link in detach(&portway.join(&version).join("links"))? {
+            done.push(format!("detached {version}/{link}"));
+        }
+    }
+    for version in entries(&portway)? {
+        let maps = portway.join(&version).join("maps");
+        for map in entries(&maps)? {
+            let path = maps.join(&map);
+            std::fs::remove_file(&path).map_err(file("remove", &path))?;
+            done.push(format!("unpinned {version}/{map}"));
+        }
+        remove_dir(&maps)?;
+        remove_dir(&portway.join(&version))?;
+    }
+    remove_dir(&portway)?;
+    let ports = ReservedPorts::new(state_dir).restore()?;
+    if !ports.is_empty() {
+        done.push(format!("gave back the reserved ports {ports}"));
+    }
+    match std::fs::remove_file(socket_path) {
+        Ok(()) => done.push(format!("removed {}", socket_path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(file("remove", socket_path)(source)),
+    }
+    // The state directory may be shared with others, or be a mount: it goes only if it is empty and can.
+    if std::fs::remove_dir(state_dir).is_ok() {
+        done.push(format!("removed {}", state_dir.display()));
+    }
+    Ok(done)
+}
+
+/// Names in a directory, sorted; none where it is missing.
+fn entries(dir: &Path) -> Result<Vec<String>, CleanupError> {
+    let entries = match std::fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(file("read", dir)(source)),
+    };
+    let mut names: Vec<_> =
+        entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn remove_dir(dir: &Path) -> Result<(), CleanupError> {
+    match std::fs::remove_dir(dir) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(file("remove", dir)(source)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CleanupError {
+    let path = path.to_owned();
+    move |source| CleanupError::File { action, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bpf-root of plain files: `cleanup` only knows names.
+    #[test]
+    fn everything_goes_and_a_second_time_finds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, state) = (dir.path().join("bpf"), dir.path().join("state"));
+        for path in ["portway/v1/links", "portway/v1/maps", "portway/v2/maps"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in ["portway/v1/links/connect4", "portway/v1/maps/pw_runs", "portway/v2/maps/pw_new"] {
+            std::fs::write(root.join(path), "").unwrap();
+        }
+        std::fs::create_dir(&state).unwrap();
+        let socket = state.join("portway.sock");
+        std::fs::write(&socket, "").unwrap();
+        std::fs::write(root.join("other"), "").unwrap();
+
+        let done = cleanup(&root, &state, &socket).unwrap();
+        assert_eq!(done[..3], ["detached v1/connect4", "unpinned v1/pw_runs", "unpinned v2/pw_new"]);
+        assert!(!root.join("portway").exists() && !state.exists() && root.join("other").exists());
+        assert_eq!(cleanup(&root, &state, &socket).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn nothing_is_touched_while_an_agent_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("portway/v1/maps")).unwrap();
+        let _lock = Lock::take(dir.path()).unwrap();
+        let error = cleanup(dir.path(), dir.path(), &dir.path().join("sock")).unwrap_err();
+        assert!(matches!(error, CleanupError::Lock(_)), "{error}");
+        assert!(dir.path().join("portway/v1/maps").exists());
+    }
+}

@@ -1,0 +1,179 @@
+use portway_runtime::config::Class;
+
+use super::*;
+
+fn invocation(arguments: &[&str], environment: &[(&str, &str)]) -> Invocation {
+    Invocation {
+        arguments: arguments.iter().map(OsString::from).collect(),
+        environment: environment.iter().map(|(k, v)| (OsString::from(k), OsString::from(v))).collect(),
+        host_name: "machine".to_owned(),
+    }
+}
+
+/// With the two keys that have no default outside a pod.
+fn with(arguments: &[&str]) -> Result<Config, Problems> {
+    let required = ["--source-dir=/m", "--cgroup-root=/c"];
+    load(invocation(&[&required, arguments].concat(), &[])).map(|loaded| loaded.config)
+}
+
+fn problems(arguments: &[&str]) -> Vec<String> {
+    with(arguments).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn defaults_are_those_of_the_table() {
+    let config = with(&[]).unwrap();
+    assert_eq!(config.node_name, "machine");
+    assert_eq!(config.sizes, Sizes::DEFAULT);
+    assert!(config.sizes_are_default && config.maglev.is_none());
+    assert_eq!(config.node_port_range, PortRange { first: 30_000, last: 32_767 });
+    assert_eq!(config.health_address, Some("127.0.0.1:9879".parse().unwrap()));
+    assert_eq!(config.metrics_address, None);
+    let settings = config.node_settings();
+    assert!(
+        settings.protects(30_000) && settings.guards_external_ips() && !settings.is_host_namespace_only()
+    );
+    assert!(settings.serves_node_ports_on_loopback());
+}
+
+#[test]
+fn every_default_is_allowed() {
+    // The getters would record a problem.
+    with(&[]).unwrap();
+    let mut names = std::collections::BTreeSet::new();
+    for key in KEYS {
+        for name in key.aliases.iter().chain([&key.name]) {
+            assert!(names.insert(*name), "{name} is there twice");
+        }
+        assert_eq!(key.class, Class::Honoured, "{}", key.name);
+        assert!(!key.help.ends_with('.'), "{}", key.name);
+    }
+}
+
+#[test]
+fn every_honoured_key_is_read() {
+    // A value that no key allows must be a problem for each: a key that nobody parses would be accepted.
+    for key in KEYS.iter().filter(|key| {
+        !matches!(key.name, "node-name" | "k8s-service-proxy-name" | "log-filter" | "config-dir")
+    }) {
+        let problems = problems(&[&format!("--{}=\u{1}bad", key.name)]);
+        assert!(problems.iter().any(|problem| problem.starts_with(key.name)), "{} {problems:?}", key.name);
+    }
+}
+
+#[test]
+fn what_has_no_default_outside_a_pod_is_asked_for() {
+    let problems = load(invocation(&[], &[])).unwrap_err().to_string();
+    assert!(problems.contains("2 problems") && problems.contains("--source-dir=DIR"), "{problems}");
+    assert!(problems.contains("--cgroup-root=DIR"), "{problems}");
+    let pod = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("K8S_NODE_NAME", "node-1")];
+    let config = load(invocation(&["--source-dir=/m"], &pod)).unwrap().config;
+    assert_eq!(config.cgroup_root, PathBuf::from("/run/portway/cgroupv2"));
+    assert_eq!((config.node_name.as_str(), config.allow_root_cgroup), ("node-1", true));
+}
+
+#[test]
+fn the_nodes_name_is_taken_from_the_strongest_place() {
+    let environment = [("K8S_NODE_NAME", "b"), ("PORTWAY_NODE_NAME", "a")];
+    let required = ["--source-dir=/m", "--cgroup-root=/c"];
+    let name = |arguments: &[&str], environment: &[(&str, &str)]| {
+        load(invocation(&[&required, arguments].concat(), environment)).unwrap().config.node_name
+    };
+    assert_eq!(name(&["--node-name=f"], &environment), "f");
+    assert_eq!(name(&[], &environment), "a");
+    assert_eq!(name(&[], &environment[..1]), "b");
+}
+
+#[test]
+fn what_is_not_offered_yet_is_a_problem_that_says_so() {
+    for argument in [
+        "--bpf-lb-mode=dsr",
+        "--node-port-mode=hybrid",
+        "--bpf-lb-acceleration=native",
+        "--service-no-backend-response=drop",
+    ] {
+        assert_eq!(problems(&[argument]).len(), 1, "{argument}");
+    }
+    let help = help();
+    assert!(help.contains("dsr and hybrid are not offered yet"), "{help}");
+}
+
+#[test]
+fn combinations_are_checked() {
+    assert!(
+        problems(&["--enable-ipv4=false", "--enable-ipv6=false"])[0].contains("enable-ipv4 and enable-ipv6")
+    );
+    let required =
+        ["--source-dir=/m", "--cgroup-root=/c", "--bpf-lb-sock=false", "--kube-proxy-replacement=strict"];
+    let loaded = load(invocation(&required, &[])).unwrap();
+    assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+    assert!(loaded.config.kube_proxy_replacement);
+}
+
+#[test]
+fn values_are_parsed_as_cilium_writes_them() {
+    let config = with(&[
+        "--node-port-range=31000,31999",
+        "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+        "--prometheus-serve-addr=:9962",
+        "--bpf-lb-algorithm=maglev",
+        "--bpf-lb-maglev-table-size=65521",
+        "--kube-proxy-replacement=disabled",
+        "--disable-external-ip-mitigation",
+        "--bpf-lb-sock-hostns-only=true",
+        "--agent-health-port=0",
+    ])
+    .unwrap();
+    assert_eq!(config.node_port_range.to_string(), "31000-31999");
+    let covers =
+        |addr: &str| config.node_port_addresses.iter().any(|cidr| cidr.contains(addr.parse().unwrap()));
+    assert!(covers("10.9.8.7") && covers("fd12::1") && !covers("11.0.0.1") && !covers("fe80::1"));
+    assert_eq!(config.metrics_address, Some("[::]:9962".parse().unwrap()));
+    let maglev = config.maglev.unwrap();
+    assert_eq!(maglev.table_size, 65_521);
+    assert_eq!(maglev.seed.0, [0x24, 0xb7, 0xef, 0x82, 0x71, 0xdc, 0xda, 0x46, 0x92, 0x50, 0x56, 0x88]);
+    assert_eq!(config.sizes.maglev, 32 * 1024 * 1024);
+    assert!(!config.kube_proxy_replacement && !config.external_ip_guard && config.host_namespace_only);
+    assert_eq!(config.health_address, None);
+}
+
+#[test]
+fn bad_values_are_named_with_what_is_allowed() {
+    for (argument, allowed) in [
+        ("--node-port-range=32767,30000", "put the smaller port first"),
+        ("--node-port-range=0,10", "two ports"),
+        ("--nodeport-addresses=10.0.0.0/33", "is no prefix"),
+        ("--prometheus-serve-addr=9962", "write e.g. :9962"),
+        ("--bpf-lb-maglev-table-size=16384", "a prime from 251 to 131071"),
+        ("--bpf-lb-maglev-hash-seed=short", "12 bytes in base64"),
+        ("--bpf-lb-map-max=5", "at least 256"),
+        ("--agent-health-port=70000", "from 0 to 65535"),
+        ("--bpf-root=bpf", "an absolute path"),
+    ] {
+        let problems = problems(&[argument]);
+        assert!(problems.len() == 1 && problems[0].contains(allowed), "{argument}: {problems:?}");
+    }
+}
+
+#[test]
+fn sizes_follow_the_general_key_and_its_overrides() {
+    let sizes = with(&["--bpf-lb-map-max=1000", "--bpf-lb-service-backend-map-max=5000"]).unwrap().sizes;
+    assert_eq!((sizes.frontends, sizes.services, sizes.backends), (1000, 1000, 5000));
+    assert_eq!((sizes.runs, sizes.affinity, sizes.source_ranges), (14_000, 1000, 1000));
+    assert_eq!(with(&["--bpf-sock-rev-map-max=4096"]).unwrap().sizes.exchanges, 2048);
+    assert!(!with(&["--bpf-lb-map-max=1000"]).unwrap().sizes_are_default);
+}
+
+#[test]
+fn a_zero_prefix_covers_everything_of_its_family() {
+    let any = with(&["--nodeport-addresses=0.0.0.0/0"]).unwrap().node_port_addresses;
+    assert!(any[0].contains("255.1.2.3".parse().unwrap()) && !any[0].contains("::1".parse().unwrap()));
+}
+
+#[test]
+fn the_help_names_every_key() {
+    let help = help();
+    for key in KEYS {
+        assert!(help.contains(&format!("--{}", key.name)), "{}", key.name);
+    }
+}

@@ -1,0 +1,7 @@
+//! The Portway node agent.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    portway_agent::command::main()
+}
