@@ -145,6 +145,11 @@ impl Manifests {
         Change { events, ..Change::default() }
     }
 
+    /// Objects, each once whatever the number of files that have it.
+    pub fn object_count(&self) -> usize {
+        self.objects.len()
+    }
+
     /// Files whose text is not used, in order of their paths. O(files).
     pub fn problems(&self) -> impl Iterator<Item = FileProblem> {
         self.files.iter().filter_map(|(path, file)| {
