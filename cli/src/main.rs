@@ -1,1 +1,23 @@
-fn main() {}
+//! `portway`, the command people type: asks the agent on its unix socket, reads the kernel's maps, or plans without
+//! either. It changes nothing but by `cleanup`.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod app;
+mod args;
+mod cleanup;
+mod config;
+mod failure;
+mod lb;
+mod output;
+mod plan;
+mod service;
+mod status;
+mod table;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    app::main()
+}

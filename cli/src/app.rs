@@ -1,0 +1,51 @@
+use std::process::ExitCode;
+
+use clap::FromArgMatches as _;
+
+use crate::args::{Args, Bpf, BpfLb, Service, Verb, command};
+use crate::failure::Failure;
+use crate::output::Format;
+use crate::{agent, cleanup, config, lb, output, plan, service, status};
+
+pub(crate) fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let args = match Args::from_arg_matches(&matches) {
+        Ok(args) => args,
+        Err(error) => error.exit(),
+    };
+    match run(args, &matches) {
+        Ok(code) => code,
+        Err(failure) => {
+            output::complain(&format!("error: {:#}", failure.error));
+            failure.code()
+        }
+    }
+}
+
+fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
+    let format = args.output;
+    let ask = || agent::Agent::at(&args.socket_path);
+    match args.verb {
+        Verb::Status { verbose } => return status::run(&ask(), verbose, format),
+        Verb::Service { verb: Service::List } => service::list(&ask(), format)?,
+        Verb::Service { verb: Service::Get { name } } => service::get(&ask(), &name, format)?,
+        Verb::Bpf { verb: Bpf::Lb { verb: BpfLb::List { part, bpf_root } } } => {
+            lb::list(&bpf_root, part.part(), format)?;
+        }
+        Verb::Config { all } => config::run(&ask(), all, format)?,
+        Verb::Plan(_) => plan::run(matches, format)?,
+        Verb::Cleanup { bpf_root, state_dir, yes } => {
+            cleanup::run(&bpf_root, &state_dir, &args.socket_path, yes, format)?;
+        }
+        Verb::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "portway", &mut script);
+            output::write(&script)?;
+        }
+        Verb::Version => match format {
+            Format::Text => output::print(&format!("portway {}", env!("CARGO_PKG_VERSION")))?,
+            Format::Json => output::print_json(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }))?,
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}

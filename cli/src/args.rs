@@ -1,0 +1,162 @@
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand};
+
+use crate::output::Format;
+
+/// Look at Portway, the replacement of kube-proxy on this node
+#[derive(Debug, Parser)]
+#[command(
+    name = "portway",
+    bin_name = "portway",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the agent does not answer, 4 the agent is not ready (status)."
+)]
+pub(crate) struct Args {
+    /// The agent's unix socket
+    #[arg(
+        long,
+        global = true,
+        env = "PORTWAY_SOCKET_PATH",
+        value_name = "FILE",
+        default_value = "/var/run/portway/portway.sock"
+    )]
+    pub(crate) socket_path: PathBuf,
+    /// How to print
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) output: Format,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// How the agent is, and what it does for kube-proxy
+    Status {
+        /// Everything: sources, maps, the kernel's self-test, the KubeProxyReplacement block
+        #[arg(short, long)]
+        verbose: bool,
+    },
+    /// Services as the agent has programmed them
+    Service {
+        #[command(subcommand)]
+        verb: Service,
+    },
+    /// What is in the kernel's maps, read from there; works with the agent down
+    Bpf {
+        #[command(subcommand)]
+        verb: Bpf,
+    },
+    /// The agent's configuration: each key, its value and where that came from
+    Config {
+        /// Also the keys that have their default
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// What manifests would program on a node, without a kernel, a cluster or an agent
+    ///
+    /// Takes the configuration keys of the agent too, as flags and from the environment; those that decide what is
+    /// programmed count, e.g. --k8s-service-proxy-name=NAME.
+    /// Refused objects go to standard error, one JSON object a line; they do not change the exit code.
+    Plan(Plan),
+    /// Take Portway out of the kernel: its programs, links and maps. The agent must be down
+    Cleanup {
+        /// The BPF file system in which everything is pinned
+        #[arg(long, env = "PORTWAY_BPF_ROOT", value_name = "DIR", default_value = "/sys/fs/bpf")]
+        bpf_root: PathBuf,
+        /// Where the agent noted what it changed on the node
+        #[arg(long, env = "PORTWAY_STATE_DIR", value_name = "DIR", default_value = "/var/run/portway")]
+        state_dir: PathBuf,
+        /// Do it without asking
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// A completion script for a shell
+    Completion {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// The version of this command
+    Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Service {
+    /// All frontends with their backends
+    List,
+    /// The frontends of one service
+    Get {
+        /// namespace/name, or the ID that `service list` shows
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bpf {
+    /// The load balancer's maps
+    Lb {
+        #[command(subcommand)]
+        verb: BpfLb,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BpfLb {
+    /// Frontends and their backends. As JSON: the rows of `portway plan`
+    List {
+        #[command(flatten)]
+        part: Parts,
+        /// The BPF file system in which the maps are pinned
+        #[arg(long, env = "PORTWAY_BPF_ROOT", value_name = "DIR", default_value = "/sys/fs/bpf")]
+        bpf_root: PathBuf,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(multiple = false)]
+pub(crate) struct Parts {
+    /// Frontends alone
+    #[arg(long)]
+    frontends: bool,
+    /// The slots that remember backends for affinity and UDP
+    #[arg(long)]
+    backends: bool,
+    /// Source ranges alone
+    #[arg(long)]
+    source_ranges: bool,
+}
+
+/// What `bpf lb list` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    Frontends,
+    Backends,
+    SourceRanges,
+}
+
+impl Parts {
+    pub(crate) const fn part(&self) -> Part {
+        match self {
+            Self { frontends: true, .. } => Part::Frontends,
+            Self { backends: true, .. } => Part::Backends,
+            Self { source_ranges: true, .. } => Part::SourceRanges,
+            Self { .. } => Part::All,
+        }
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Plan {
+    /// A directory of manifests, YAML or JSON
+    #[arg(long, value_name = "DIR")]
+    pub(crate) source_dir: PathBuf,
+    /// The node to plan for
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: String,
+}
+
+/// The command with the agent's configuration keys as flags of `plan`.
+pub(crate) fn command() -> clap::Command {
+    Args::command().mut_subcommand("plan", crate::plan::with_keys)
+}
