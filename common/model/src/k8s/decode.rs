@@ -66,8 +66,11 @@ fn identify<'i>(item: &'i Item<'_>, rejects: &mut Vec<Reject>) -> Option<(&'i st
             Some(Said::Other(_)) | None => String::new(),
         };
         rejects.push(Reject {
+            name: name_of(
+                item.text,
+                matches!(said.as_str(), Service::NAME | EndpointSlice::NAME | Pod::NAME),
+            ),
             kind: said,
-            name: name_of(item.text),
             field: field.to_owned(),
             value: Reject::quote(value),
             reason: reason.to_owned(),
@@ -96,15 +99,13 @@ fn identify<'i>(item: &'i Item<'_>, rejects: &mut Vec<Reject>) -> Option<(&'i st
 }
 
 /// `namespace/name` as far as it can be made out.
-fn name_of(text: &str) -> String {
+fn name_of(text: &str, namespaced: bool) -> String {
     let metadata = serde_json::from_str::<raw::Named<'_>>(text).ok().and_then(|named| named.metadata);
-    let Some(metadata) = metadata else {
-        return String::new();
-    };
-    let name = metadata.name.as_deref().unwrap_or("");
-    match metadata.namespace.as_deref() {
-        Some(namespace) => format!("{namespace}/{name}"),
-        None => name.to_owned(),
+    let namespace = metadata.as_ref().and_then(|m| m.namespace.as_deref());
+    let name = metadata.as_ref().and_then(|m| m.name.as_deref()).unwrap_or("");
+    match namespace.or(namespaced.then_some("default")) {
+        Some(namespace) if !name.is_empty() => format!("{namespace}/{name}"),
+        Some(_) | None => name.to_owned(),
     }
 }
 
@@ -120,7 +121,7 @@ fn of_kind<K: Kind>(
         let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
         let ours = group(api_version).is_none() || group(api_version) == group(K::API_VERSION);
         if ours {
-            refusals.name = name_of(text);
+            refusals.name = name_of(text, K::NAME != Node::NAME);
             refusals.push("apiVersion", api_version, format!("is not read; {} is", K::API_VERSION));
         }
         return None;
@@ -138,10 +139,10 @@ fn of_kind<K: Kind>(
     };
     let part = |key| value.pointer(key).and_then(Value::as_str);
     let name = part("/metadata/name").unwrap_or("");
-    refusals.name = match part("/metadata/namespace") {
-        Some(namespace) => format!("{namespace}/{name}"),
-        None if K::NAME == Node::NAME => name.to_owned(),
-        None => format!("default/{name}"),
+    refusals.name = if K::NAME == Node::NAME {
+        name.to_owned()
+    } else {
+        format!("{}/{name}", part("/metadata/namespace").unwrap_or("default"))
     };
     if K::misfit(&value).is_none() {
         // A key that is there twice: `Value` has the last one, as the API server's decoder would.

@@ -82,7 +82,10 @@ pub(super) fn misfit<'v, T: Deserialize<'v>>(value: &'v Value) -> Option<Misfit>
             Segment::Enum { .. } | Segment::Unknown => None,
         })
         .collect();
-    Some(Misfit { steps, problem: error.inner().to_string() })
+    // The words for what people write, not for what it is read into.
+    let problem = error.inner().to_string().replace("expected i64", "expected a whole number");
+    let problem = problem.replace("a sequence", "a list").replace(": sequence,", ": list,");
+    Some(Misfit { steps, problem: problem.replace(": map,", ": object,") })
 }
 
 /// Takes out of `object` what keeps it from being a `T`, and names it. `false` if nothing useful is left.
@@ -134,7 +137,7 @@ fn refuse(
     refusals: &mut Refusals<'_>,
 ) -> Refused {
     let Misfit { steps, problem } = misfit;
-    let found = at(value, &steps).map(|value| quote(value)).unwrap_or_default();
+    let found = at(value, &steps).map(quote).unwrap_or_default();
     let whole_path = join(prefix, &steps);
     let unit = (1..=steps.len()).rev().find_map(|len| {
         let steps = steps.get(..len)?;

@@ -44,18 +44,22 @@ fn pod(raw: &raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Op
     let name = decode::namespaced_name(metadata, names, refusals)?;
     let (spec, status) = (raw.spec.as_ref(), raw.status.as_ref());
     let in_node_network = spec.is_some_and(|s| s.host_network == Some(true));
-    let host_ports = match spec {
+    let mut host_ports = match spec {
         Some(spec) if !in_node_network => host_ports(spec, names, refusals),
         Some(_) | None => Vec::new(),
     };
     // Of a pod without host ports nothing is used, so nothing of it is refused and a change of it is none.
     let used = !host_ports.is_empty();
+    let ips = if used { ips(status, refusals) } else { Box::default() };
+    if !ips.is_empty() {
+        host_ports.retain(|port| of_the_pods_family(port, &ips, refusals));
+    }
     Some(Pod {
         uid: Arc::from(metadata.and_then(|m| m.uid.as_deref()).unwrap_or("")),
         created: if used { decode::created(metadata, refusals) } else { None },
         node: spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty()).map(|node| names.get(node)),
         live: !matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
-        ips: if used { ips(status, refusals) } else { Box::default() },
+        ips,
         host_ports: host_ports.into(),
         name,
     })
@@ -135,6 +139,21 @@ fn host_port(
             Some(ip) => Some(host_ip(field, ip, refusals)?),
         },
     })
+}
+
+/// Refuses a host port on an address of a family that the pod does not have.
+fn of_the_pods_family(port: &HostPort, ips: &[Addr], refusals: &mut Refusals<'_>) -> bool {
+    let Some(host_ip) = port.host_ip.filter(|host_ip| ips.iter().all(|ip| ip.family() != host_ip.family()))
+    else {
+        return true;
+    };
+    let family = decode::family_name(host_ip.family());
+    refusals.push(
+        "spec.containers[].ports[].hostIP",
+        &host_ip.to_string(),
+        format!("is {family}, and the pod has no {family} address; the host port is left out"),
+    );
+    false
 }
 
 fn host_ip(field: &str, text: &str, refusals: &mut Refusals<'_>) -> Option<Addr> {

@@ -55,7 +55,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 pub(super) type List<T> = Option<Vec<Option<T>>>;
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct Metadata<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -70,6 +70,7 @@ pub(super) struct Metadata<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Labels<'a> {
     #[serde(borrow, rename = "service.kubernetes.io/service-proxy-name")]
     pub(super) proxy_name: Option<Text<'a>>,
@@ -83,12 +84,14 @@ pub(super) struct Labels<'a> {
 
 /// Only what names an object, for one that says no kind.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Named<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Service<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -99,7 +102,7 @@ pub(super) struct Service<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct ServiceSpec<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) service_type: Option<Text<'a>>,
@@ -123,7 +126,7 @@ pub(super) struct ServiceSpec<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct ServicePort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -134,32 +137,34 @@ pub(super) struct ServicePort<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct AffinityConfig {
     #[serde(rename = "clientIP")]
     pub(super) client_ip: Option<ClientIpConfig>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct ClientIpConfig {
     pub(super) timeout_seconds: Option<i64>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct ServiceStatus<'a> {
     #[serde(borrow)]
     pub(super) load_balancer: Option<LoadBalancerStatus<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct LoadBalancerStatus<'a> {
     #[serde(borrow)]
     pub(super) ingress: List<Ingress<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct Ingress<'a> {
     #[serde(borrow)]
     pub(super) ip: Option<Text<'a>>,
@@ -168,7 +173,7 @@ pub(super) struct Ingress<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct EndpointSlice<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -181,6 +186,7 @@ pub(super) struct EndpointSlice<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct SlicePort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -190,7 +196,7 @@ pub(super) struct SlicePort<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct Endpoint<'a> {
     #[serde(borrow)]
     pub(super) addresses: List<Text<'a>>,
@@ -202,6 +208,7 @@ pub(super) struct Endpoint<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Conditions {
     pub(super) ready: Option<bool>,
     pub(super) serving: Option<bool>,
@@ -209,7 +216,7 @@ pub(super) struct Conditions {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct Hints<'a> {
     #[serde(borrow)]
     pub(super) for_zones: List<Hint<'a>>,
@@ -218,12 +225,14 @@ pub(super) struct Hints<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Hint<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Pod<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -234,7 +243,7 @@ pub(super) struct Pod<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct PodSpec<'a> {
     #[serde(borrow)]
     pub(super) node_name: Option<Text<'a>>,
@@ -246,7 +255,7 @@ pub(super) struct PodSpec<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct Container<'a> {
     #[serde(borrow)]
     pub(super) restart_policy: Option<Text<'a>>,
@@ -255,7 +264,7 @@ pub(super) struct Container<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct ContainerPort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -268,7 +277,7 @@ pub(super) struct ContainerPort<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub(super) struct PodStatus<'a> {
     #[serde(borrow)]
     pub(super) phase: Option<Text<'a>>,
@@ -279,12 +288,14 @@ pub(super) struct PodStatus<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct PodIp<'a> {
     #[serde(borrow)]
     pub(super) ip: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct Node<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
