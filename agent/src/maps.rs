@@ -25,8 +25,6 @@ mod open;
 mod reader;
 mod set;
 mod sys;
-#[cfg(test)]
-mod tests;
 mod writer;
 
 use std::os::fd::OwnedFd;
@@ -34,7 +32,7 @@ use std::path::Path;
 
 pub use check::Inconsistency;
 pub use error::MapError;
-pub use grace::{Grace, GracePeriods, RETRY};
+pub use grace::{Grace, GracePeriods, RETRY, RcuWaiter};
 pub use layout::{LayoutDifference, LayoutField, MapId, MapKind, MapLayout};
 pub use node::AddressChanges;
 pub use open::{Opening, Origin, Published, Reason};

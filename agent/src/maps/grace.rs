@@ -101,31 +101,33 @@ fn serve<T>(
     }
 }
 
-/// The two ways to wait for a grace period.
+/// Waits for a grace period on the calling thread, for some milliseconds.
 #[derive(Debug)]
-struct RcuWaiter {
+pub struct RcuWaiter {
     outer: RawMap,
     inner: RawMap,
 }
 
 impl RcuWaiter {
-    fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let info = |kind| MapInfo { kind, key_size: 4, value_size: 4, entries: 1, flags: 0 };
         let inner = RawMap::create("pw_grace_inner", info(ARRAY), None)?;
         let outer = RawMap::create("pw_grace", info(ARRAY_OF_MAPS), Some(&inner))?;
         Ok(Self { outer, inner })
     }
 
+    /// By `membarrier`, and where that does not wait by [`Self::wait_by_map`].
+    ///
     /// `membarrier` is `synchronize_rcu` unless there is one CPU, where it returns at once although a program may
     /// have been preempted (kernel/sched/membarrier.c); with nohz_full it is EINVAL.
-    fn wait(&self) -> io::Result<()> {
+    pub fn wait(&self) -> io::Result<()> {
         let several = online_cpus()? > 1 && membarrier_global().is_ok() && online_cpus()? > 1;
         if several { Ok(()) } else { self.wait_by_map() }
     }
 
     /// An update of an element of a map of maps returns after `synchronize_rcu` (`maybe_wait_bpf_programs` of
     /// kernel/bpf/syscall.c).
-    fn wait_by_map(&self) -> io::Result<()> {
+    pub fn wait_by_map(&self) -> io::Result<()> {
         use std::os::fd::AsRawFd as _;
         let inner = self.inner.fd().as_raw_fd();
         self.outer.update(&0u32.to_ne_bytes(), &inner.to_ne_bytes(), Expect::Any)

@@ -67,36 +67,3 @@ fn dropping_waits_for_the_thread_and_reports_no_ticket_twice() {
     let reported: Vec<i32> = reports.iter().flat_map(over).collect();
     assert_eq!(reported, (0..100).collect::<Vec<_>>());
 }
-
-#[test]
-fn the_kernel_waits_either_way() {
-    let waiter = RcuWaiter::new().expect("creating BPF maps needs root");
-    let took = |wait: &dyn Fn() -> io::Result<()>| {
-        let mut times: Vec<_> = (0..15)
-            .map(|_| {
-                let start = Instant::now();
-                wait().unwrap();
-                start.elapsed()
-            })
-            .collect();
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
-    let plain = {
-        let map = RawMap::create("pw_plain", waiter.inner.info(), None).unwrap();
-        took(&|| map.update(&0u32.to_ne_bytes(), &0u32.to_ne_bytes(), Expect::Any))
-    };
-    let (by_map, either) = (took(&|| waiter.wait_by_map()), took(&|| waiter.wait()));
-    println!("plain update {plain:?}, map of maps {by_map:?}, membarrier or map of maps {either:?}");
-    // A grace period needs every CPU to pass through the scheduler: orders of magnitude more than an update.
-    assert!(by_map > plain * 10, "an update of a map of maps took {by_map:?}, a plain one {plain:?}");
-    assert!(either > plain * 10, "a wait took {either:?}, a plain update {plain:?}");
-}
-
-#[test]
-fn a_wait_on_the_kernel_is_reported() {
-    let (report, reports) = channel();
-    let periods = GracePeriods::start(move |grace| report.send(grace).unwrap()).expect("needs root");
-    assert!(periods.request(()));
-    assert_eq!(over(reports.recv_timeout(PATIENCE).unwrap()), [()]);
-}

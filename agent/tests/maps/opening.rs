@@ -1,14 +1,18 @@
-use std::os::fd::AsFd as _;
-
-use portway_datapath::{
-    Addr, AffinityKey, AffinityValue, BackendRef, FrontendKind, FrontendValue, RunHeader, RunOffset,
-    ServiceWord,
+use portway_agent::maps::{
+    Inconsistency, KernelTables, LayoutField, MapError, MapId, MapKind, MapLayout, Origin, Published, Reason,
 };
-use portway_model::tables::{TableOp, TableWriter as _};
+use portway_datapath::layout::Sizes;
+use portway_datapath::{Addr, FrontendKind, FrontendValue, RunHeader, RunOffset, ServiceWord};
+use portway_model::tables::{TableDump, TableOp, TableWriter as _};
 
-use super::super::sys::{Access, Expect, MapInfo, RawMap, bytes_of, pin};
-use super::super::*;
-use super::fixture::*;
+use crate::bpf::{Info, Raw, pin};
+use crate::fixture::*;
+
+/// A map as it should be.
+fn wanted(map: MapId) -> Info {
+    let MapLayout { id: _, kind, key_size, value_size, entries, flags } = map.layout(&SMALL);
+    [kind as u32, key_size, value_size, entries, flags]
+}
 
 #[test]
 fn the_first_start_creates_every_map() {
@@ -20,8 +24,7 @@ fn the_first_start_creates_every_map() {
         assert_eq!(*origin, wanted, "{map}");
     }
     for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
-        let raw = RawMap::open(&fs.pin_of(map), Access::ReadOnly).unwrap();
-        assert_eq!(map.layout(&SMALL).difference(raw.info()), None, "{map}");
+        assert_eq!(fs.map(map).info(), wanted(map), "{map}");
     }
     assert_eq!(tables.sizes(), SMALL);
     assert_eq!(tables.dump().unwrap(), TableDump::default());
@@ -50,82 +53,78 @@ fn a_restart_finds_what_was_written() {
     assert_eq!(tables.dump().unwrap(), written);
 }
 
-/// Pins a map that differs from what is wanted where `change` changes it.
-fn pin_changed(fs: &BpfFs, map: MapId, change: impl Fn(&mut MapInfo)) -> MapInfo {
-    let mut info = map.layout(&SMALL).info();
-    change(&mut info);
-    let raw = RawMap::create("changed", info, None).unwrap_or_else(|e| panic!("{map} as {info:?}: {e}"));
+/// Pins a map of another layout in place of one.
+fn pin_changed(fs: &BpfFs, map: MapId, info: Info) {
+    let raw = Raw::create(info).unwrap_or_else(|e| panic!("{map} as {info:?}: {e}"));
     let path = fs.pin_of(map);
     std::fs::remove_file(&path).unwrap();
     raw.pin(&path).unwrap();
-    info
+}
+
+/// The map with one field changed to what the kernel makes, too; `None` where it makes no such map.
+fn changed(map: MapId, field: LayoutField) -> Option<Info> {
+    let (hash, array, no_prealloc, readable_by_programs_alone, mmapable) = (1, 2, 1, 1 << 7, 1 << 10);
+    let [kind, key, value, entries, flags] = wanted(map);
+    let is_array = matches!(map.layout(&SMALL).kind, MapKind::Array | MapKind::PerCpuArray);
+    match field {
+        LayoutField::Kind if kind == hash => Some([array, 4, value, entries, 0]),
+        LayoutField::Kind => Some([hash, key, value, entries, 0]),
+        LayoutField::KeySize => (!is_array).then_some([kind, key + 4, value, entries, flags]),
+        LayoutField::ValueSize => Some([kind, key, value + 8, entries, flags]),
+        LayoutField::Entries => Some([kind, key, value, entries + 1, flags]),
+        LayoutField::Flags => {
+            let flags = match map.layout(&SMALL).kind {
+                MapKind::Array => flags ^ mmapable,
+                MapKind::Hash => flags ^ no_prealloc,
+                MapKind::PerCpuArray | MapKind::LruHash | MapKind::LpmTrie | MapKind::SkStorage => {
+                    flags | readable_by_programs_alone
+                }
+            };
+            Some([kind, key, value, entries, flags])
+        }
+    }
 }
 
 #[test]
 fn a_difference_in_any_field_of_any_layout_is_caught() {
+    const FIELDS: [LayoutField; 5] = [
+        LayoutField::Kind,
+        LayoutField::KeySize,
+        LayoutField::ValueSize,
+        LayoutField::Entries,
+        LayoutField::Flags,
+    ];
     let fs = BpfFs::mount();
     fs.open();
-    let (hash, array, mmapable, no_prealloc) = (1, 2, 1 << 10, 1);
     let mut caught = 0;
     for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
-        let is_array = matches!(map.layout(&SMALL).kind, MapKind::Array | MapKind::PerCpuArray);
-        let changes: [(LayoutField, &dyn Fn(&mut MapInfo)); 5] = [
-            (LayoutField::Kind, &|info| {
-                (info.kind, info.flags) = (if info.kind == hash { array } else { hash }, 0)
-            }),
-            (LayoutField::KeySize, &|info| info.key_size += 4),
-            (LayoutField::ValueSize, &|info| info.value_size += 8),
-            (LayoutField::Entries, &|info| info.entries += 1),
-            (LayoutField::Flags, &|info| {
-                info.flags ^= if info.kind == array { mmapable } else { no_prealloc };
-                // Tries have no other flags that the kernel would take.
-                if info.kind == MapKind::LpmTrie as u32 {
-                    info.flags = no_prealloc | 1 << 7;
-                }
-                // Nor have LRU maps and per-CPU arrays: BPF_F_RDONLY_PROG.
-                if info.kind == MapKind::LruHash as u32 || info.kind == MapKind::PerCpuArray as u32 {
-                    info.flags = 1 << 7;
-                }
-            }),
-        ];
-        for (field, change) in changes {
-            // The kernel makes no arrays with another key.
-            if is_array && field == LayoutField::KeySize {
-                continue;
-            }
-            // An array of the changed type needs a key of four bytes.
-            let info = pin_changed(&fs, map, |info| {
-                change(info);
-                if field == LayoutField::Kind && info.kind == array {
-                    info.key_size = 4;
-                }
-            });
+        for field in FIELDS {
+            let Some(info) = changed(map, field) else { continue };
+            pin_changed(&fs, map, info);
             let (_, opening) = fs.open();
-            let found = match (map.is_published(), opening.published) {
-                (true, Published::Replaced(Reason::Layout(difference))) => difference,
-                (false, Published::Reused) => match opening.others[&map] {
-                    Origin::Replaced(difference) => difference,
-                    origin => panic!("{map} as {info:?} was {origin}"),
-                },
-                (_, published) => panic!("{map} as {info:?}: the published maps were {published}"),
+            let found = match (map.is_published(), opening.published, opening.others.get(&map).copied()) {
+                (true, Published::Replaced(Reason::Layout(difference)), None)
+                | (false, Published::Reused, Some(Origin::Replaced(difference))) => difference,
+                _ => panic!("{map} as {info:?}: {opening:?}"),
             };
             assert_eq!((found.map, found.field), (map, field), "{found}");
-            let (_, again) = fs.open();
-            assert_eq!(again.published, Published::Reused, "after {found}");
+            assert_eq!(fs.map(map).info(), wanted(map), "after {found}");
+            assert_eq!(fs.open().1.published, Published::Reused, "after {found}");
             caught += 1;
         }
     }
+    // Arrays, six of them, have keys of one size.
     assert_eq!(caught, 13 * 5 - 6);
 }
 
 #[test]
 fn something_that_is_no_map_is_replaced() {
     let fs = BpfFs::mount();
-    let (tables, _) = fs.open();
-    let program = store_program(&tables);
+    fs.open();
+    let programs = fs.programs();
     let path = fs.pin_of(MapId::Runs);
     std::fs::remove_file(&path).unwrap();
-    pin(program.as_fd(), &path).unwrap();
+    pin(programs.store_word(), &path).unwrap();
     let (_, opening) = fs.open();
     let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
     assert_eq!((found.map, found.field, found.found), (MapId::Runs, LayoutField::Kind, 0));
@@ -135,8 +134,7 @@ fn something_that_is_no_map_is_replaced() {
 fn socket_storage_of_another_layout_is_left_to_the_loader() {
     let fs = BpfFs::mount();
     fs.open();
-    let other = RawMap::create("other", MapId::Frontends.layout(&SMALL).info(), None).unwrap();
-    other.pin(&fs.pin_of(MapId::Sock)).unwrap();
+    Raw::create(wanted(MapId::Frontends)).unwrap().pin(&fs.pin_of(MapId::Sock)).unwrap();
     let (_, opening) = fs.open();
     assert!(matches!(opening.others[&MapId::Sock], Origin::Replaced(_)), "{opening:?}");
     assert!(!fs.pin_of(MapId::Sock).exists());
@@ -160,21 +158,18 @@ fn a_missing_pin_makes_the_published_maps_anew_and_the_old_ones_live_on() {
 #[test]
 fn affinity_and_exchanges_are_carried_over_when_published_maps_are_made_anew() {
     let fs = BpfFs::mount();
-    let key = AffinityKey::netns(7, index(1));
-    let bound = AffinityValue::new(BackendRef::new(backend(3).index, 9), 42);
-    {
-        let (tables, _) = fs.open();
-        tables.maps().affinity.update(bytes_of(&key), bytes_of(&bound), Expect::Any).unwrap();
-    }
-    let (tables, opening) = KernelTables::open(fs.root(), &Sizes { runs: 2048, ..SMALL }).unwrap();
+    // Struct AffinityKey: the cookie in two words, two words of nothing, the service, "by namespace".
+    let key = [7, 0, 0, 0, 1, 1].map(u32::to_ne_bytes).concat();
+    let bound = [0x0000_0009_0000_0003, 42].map(u64::to_ne_bytes).concat();
+    fs.open();
+    fs.map(MapId::Affinity).update(&key, &bound).unwrap();
+    let (_, opening) = KernelTables::open(fs.root(), &Sizes { runs: 2048, ..SMALL }).unwrap();
     let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
     assert_eq!(found.to_string(), "pw_runs has entries 1024, wanted 2048");
     for map in [MapId::Affinity, MapId::SockUdp, MapId::SockReplies, MapId::LocalAddresses, MapId::Config] {
         assert_eq!(opening.others[&map], Origin::Reused, "{map}");
     }
-    let mut value = [0; size_of::<AffinityValue>()];
-    assert!(tables.maps().affinity.lookup(bytes_of(&key), &mut value).unwrap());
-    assert_eq!(value, bytes_of(&bound));
+    assert_eq!(fs.map(MapId::Affinity).lookup(&key).unwrap(), bound);
 }
 
 #[test]

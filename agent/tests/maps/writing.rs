@@ -1,14 +1,14 @@
 use std::collections::BTreeMap;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use portway_agent::maps::{AddressChanges, KernelTables, MapError, MapId, Origin, Published};
+use portway_datapath::layout::Sizes;
 use portway_datapath::{
     Addr, BackendIndex, LocalAddress, NodeConfig, RunOffset, ServiceName, ServiceWord, Settings,
 };
 use portway_model::tables::{MemoryTables, TableOp, TableWriter as _};
 
-use super::super::*;
-use super::fixture::*;
+use crate::fixture::*;
 
 /// An operation that the planner could plan, right or wrong.
 fn random_op(numbers: &mut Numbers, generation: u32) -> Vec<TableOp> {
@@ -71,7 +71,7 @@ fn random_operations_give_the_same_dump_as_tables_in_memory() {
         assert_eq!(opening.published, Published::Created);
         // Half of the seeds store in place, by a program.
         if seed % 2 == 0 {
-            kernel.set_store_program(store_program(&kernel).as_fd()).unwrap();
+            kernel.set_store_program(fs.programs().store_word()).unwrap();
         }
         let mut memory = MemoryTables::new(SMALL);
         let mut numbers = Numbers(seed);
@@ -90,10 +90,13 @@ fn random_operations_give_the_same_dump_as_tables_in_memory() {
             }
         }
         assert_eq!(kernel.dump().unwrap(), memory.dump(), "seed {seed}");
-        for at in 0..SMALL.maglev {
-            let element = kernel.maps().maglev.word(at / 4).unwrap();
-            let slot = (element >> (16 * (at % 4))) as u16;
-            assert_eq!(slot, memory.maglev_slot(at).unwrap_or(0), "seed {seed}, Maglev slot {at}");
+        let maglev = fs.map(MapId::Maglev);
+        for element in 0..SMALL.maglev / 4 {
+            let slots = maglev.lookup(&element.to_ne_bytes()).unwrap();
+            for (at, slot) in (element * 4..).zip(slots.chunks_exact(2)) {
+                let slot = u16::from_ne_bytes(slot.try_into().unwrap());
+                assert_eq!(slot, memory.maglev_slot(at).unwrap_or(0), "seed {seed}, Maglev slot {at}");
+            }
         }
     }
     println!("{written} operations written, {refused} refused by both");
@@ -113,7 +116,7 @@ fn a_frontend_that_a_program_may_read_changes_only_by_the_store_program() {
     let store = |n, service| TableOp::StoreFrontend { key: key(n), value: value(n, service) };
     let error = tables.write(&store(1, 2)).unwrap_err();
     assert!(matches!(error, MapError::NoStoreProgram { map: MapId::Frontends, .. }), "{error}");
-    tables.set_store_program(store_program(&tables).as_fd()).unwrap();
+    tables.set_store_program(fs.programs().store_word()).unwrap();
     write(&mut tables, &[store(1, 2)]);
     assert_eq!(tables.dump().unwrap().frontends, [(key(1), value(1, 2))]);
     let error = tables.write(&store(2, 2)).unwrap_err();
@@ -181,7 +184,7 @@ fn local_addresses_follow_what_is_wanted() {
     assert_eq!(tables.set_local_addresses(&first).unwrap(), AddressChanges::default());
     for with_program in [false, true] {
         if with_program {
-            tables.set_store_program(store_program(&tables).as_fd()).unwrap();
+            tables.set_store_program(fs.programs().store_word()).unwrap();
         }
         let second = wanted(&[(1, with_program), (3, true), (4, true)]);
         tables.set_local_addresses(&second).unwrap();
@@ -219,7 +222,7 @@ fn cpu_time() -> Duration {
 fn ten_thousand_services_of_ten_endpoints_are_programmed_in_a_fraction_of_a_second() {
     let fs = BpfFs::mount();
     let (mut tables, _) = KernelTables::open(fs.root(), &Sizes::DEFAULT).unwrap();
-    tables.set_store_program(store_program(&tables).as_fd()).unwrap();
+    tables.set_store_program(fs.programs().store_word()).unwrap();
     let ops: Vec<_> = (1..=10_000).flat_map(|n| service(n, n * 12, n * 10..n * 10 + 10)).collect();
     let kind = |op: &TableOp| match op {
         TableOp::WriteRun { .. } | TableOp::WriteMaglev { .. } => "runs",
