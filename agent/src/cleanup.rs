@@ -97,7 +97,7 @@ fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CleanupE
 mod tests {
     use super::*;
 
-    /// A bpf-root of plain files: `cleanup` only knows names.
+    /// A bpf-root of plain files; real links go in tests/lifecycle.rs.
     #[test]
     fn everything_goes_and_a_second_time_finds_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ mod tests {
         for path in ["portway/v1/links", "portway/v1/maps", "portway/v2/maps"] {
             std::fs::create_dir_all(root.join(path)).unwrap();
         }
-        for path in ["portway/v1/links/connect4", "portway/v1/maps/pw_runs", "portway/v2/maps/pw_new"] {
+        for path in ["portway/v1/maps/pw_runs", "portway/v2/maps/pw_new"] {
             std::fs::write(root.join(path), "").unwrap();
         }
         std::fs::create_dir(&state).unwrap();
@@ -114,7 +114,7 @@ mod tests {
         std::fs::write(root.join("other"), "").unwrap();
 
         let done = cleanup(&root, &state, &socket).unwrap();
-        assert_eq!(done[..3], ["detached v1/connect4", "unpinned v1/pw_runs", "unpinned v2/pw_new"]);
+        assert_eq!(done[..2], ["unpinned v1/pw_runs", "unpinned v2/pw_new"]);
         assert!(!root.join("portway").exists() && !state.exists() && root.join("other").exists());
         assert_eq!(cleanup(&root, &state, &socket).unwrap(), Vec::<String>::new());
     }

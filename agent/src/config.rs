@@ -252,9 +252,10 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
     };
     let debug = reader.bool("debug");
     // What is accepted with one value only for the time being.
-    reader.text("bpf-lb-mode");
-    reader.text("bpf-lb-acceleration");
-    reader.text("service-no-backend-response");
+    for name in ["bpf-lb-mode", "bpf-lb-acceleration", "service-no-backend-response"] {
+        let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);
+        reader.parse(name, |value| parse::only(default, value));
+    }
     reader.text("config-dir");
     Config {
         node_name,

@@ -123,9 +123,9 @@ pub const KEYS: &[Key] = &[
         key(
             SERVICES,
             "bpf-lb-mode",
-            Kind::OneOf(&["snat"]),
+            Kind::Text("snat (dsr and hybrid are not offered yet)"),
             "snat",
-            "How traffic from outside reaches a backend on another node; dsr and hybrid are not offered yet",
+            "How traffic from outside reaches a backend on another node",
         ),
     ),
     also(
@@ -133,17 +133,17 @@ pub const KEYS: &[Key] = &[
         key(
             SERVICES,
             "bpf-lb-acceleration",
-            Kind::OneOf(&["disabled"]),
+            Kind::Text("disabled (native, best-effort and generic are not offered yet)"),
             "disabled",
-            "XDP; native, best-effort and generic are not offered yet",
+            "Handle traffic from outside in XDP",
         ),
     ),
     key(
         SERVICES,
         "service-no-backend-response",
-        Kind::OneOf(&["reject"]),
+        Kind::Text("reject (drop is not offered yet)"),
         "reject",
-        "What a client of a service without backends gets: reject refuses the connection; drop is not offered yet",
+        "What a client of a service without backends gets: reject refuses the connection",
     ),
     switch(SERVICES, "enable-session-affinity", "true", "Honour sessionAffinity: ClientIP"),
     switch(SERVICES, "enable-service-topology", "true", "Honour topology hints and trafficDistribution"),

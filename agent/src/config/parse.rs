@@ -95,6 +95,15 @@ pub(super) fn serve_address(value: &str) -> Result<Option<SocketAddr>, Invalid> 
     Ok(Some(address))
 }
 
+/// A key with one value for the time being.
+pub(super) fn only(default: &str, value: &str) -> Result<(), Invalid> {
+    if value == default {
+        Ok(())
+    } else {
+        Err(mend(&format!("use {default} (the default), or leave it out")))
+    }
+}
+
 pub(super) fn log_format(value: &str) -> Result<Format, Invalid> {
     match value {
         "auto" => Ok(Format::Auto),

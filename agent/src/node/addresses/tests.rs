@@ -40,7 +40,7 @@ fn addresses_are_listed_without_loopback_and_followed_within_milliseconds() {
         let found = follower.read().await.unwrap();
         assert_eq!(addresses(&found), ["eth0 192.0.2.1", "eth0 2001:db8::1", "lo 198.51.100.7"]);
 
-        ip("address add 192.0.2.2/24 dev eth0");
+        ip("address add 192.0.2.2/32 dev eth0");
         let changed = Instant::now();
         follower.changed().await.unwrap();
         let found = follower.read().await.unwrap();
@@ -48,7 +48,7 @@ fn addresses_are_listed_without_loopback_and_followed_within_milliseconds() {
         assert!(addresses(&found).contains(&"eth0 192.0.2.2".to_owned()), "{found:?}");
 
         ip("address del 192.0.2.1/24 dev eth0");
-        ip("address del 192.0.2.2/24 dev eth0");
+        ip("address del 192.0.2.2/32 dev eth0");
         while addresses(&follower.read().await.unwrap()).len() > 2 {
             follower.changed().await.unwrap();
         }
