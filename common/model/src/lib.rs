@@ -14,5 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod k8s;
 pub mod loadbalancer;
+pub mod plan;
 pub mod tables;

@@ -1,0 +1,5 @@
+mod checker;
+mod crash;
+mod random;
+mod shape;
+mod world;

@@ -1,0 +1,299 @@
+//! Tables that look at themselves after every operation.
+
+use std::collections::BTreeSet;
+
+use portway_datapath::{
+    BackendIndex, Client, Destination, Family, FrontendKey, LocalAddress, Membership, NodeConfig, RunBackend,
+    RunHeader, RunOffset, ServiceIndex, ServiceWord, Settings, Tables, Verdict, translate,
+};
+
+use super::world::{Answer, NODE, NODE6, World, addr, destinations, frontend_keys, inside};
+use crate::tables::{FaultyTables, FullTable, MemoryTables, TableOp, TableWriter};
+
+/// What may not be written again yet, and since which grace period.
+type Cooling<T> = Vec<(u64, T)>;
+
+pub(super) struct Checker {
+    pub(super) tables: MemoryTables,
+    pub(super) violations: Vec<String>,
+    /// Everything that was written.
+    pub(super) ops: Vec<TableOp>,
+    destinations: Vec<Destination>,
+    /// For each destination, what it may answer.
+    allowed: Vec<BTreeSet<Answer>>,
+    runs: Cooling<(u32, u32)>,
+    maglev: Cooling<(u32, u32)>,
+    slots: Cooling<BackendIndex>,
+    services: Cooling<ServiceIndex>,
+    period: u64,
+    incarnation: u32,
+    clients: u64,
+    /// Operations that still succeed; none after a crash.
+    pub(super) lives: u64,
+    /// Where a service's traffic policies change, bits are the intersection of old and new for a while.
+    keeps_policies: bool,
+    /// A restored frontend may point anywhere.
+    pub(super) may_point_nowhere: bool,
+}
+
+impl Checker {
+    pub(super) fn new(mut tables: MemoryTables) -> Self {
+        tables.config = NodeConfig { host_netns: 1, settings: Settings::new().word() };
+        tables.local_addresses.insert(addr(NODE), LocalAddress::new(true));
+        tables.local_addresses.insert(addr(NODE6), LocalAddress::new(true));
+        Self {
+            tables,
+            violations: Vec::new(),
+            ops: Vec::new(),
+            destinations: destinations(),
+            allowed: Vec::new(),
+            runs: Vec::new(),
+            maglev: Vec::new(),
+            slots: Vec::new(),
+            services: Vec::new(),
+            period: 0,
+            incarnation: 0,
+            clients: 100,
+            lives: u64::MAX,
+            keeps_policies: true,
+            may_point_nowhere: false,
+        }
+    }
+
+    /// Every destination may answer as one of `worlds` says.
+    pub(super) fn allow<'a>(&mut self, worlds: impl IntoIterator<Item = &'a World> + Clone) {
+        self.allowed = self
+            .destinations
+            .iter()
+            .map(|to| worlds.clone().into_iter().map(|world| world.answer(to)).collect())
+            .collect();
+        let policies =
+            worlds.clone().into_iter().flat_map(|w| &w.services).map(|(k, s)| (k, s.flags.bits() & 3));
+        let distinct: BTreeSet<_> = policies.collect();
+        self.keeps_policies =
+            distinct.len() == distinct.iter().map(|(k, _)| k).collect::<BTreeSet<_>>().len();
+    }
+
+    /// A grace period that began before this call is over for what was given up before it.
+    pub(super) fn period_began(&mut self) -> u64 {
+        self.period += 1;
+        self.period
+    }
+
+    pub(super) fn period_ended(&mut self, period: u64) {
+        self.runs.retain(|(since, _)| *since >= period);
+        self.maglev.retain(|(since, _)| *since >= period);
+        self.slots.retain(|(since, _)| *since >= period);
+        self.services.retain(|(since, _)| *since >= period);
+    }
+
+    /// Looks every destination up, by two clients: one that comes back and one that is new.
+    pub(super) fn look(&mut self, after: &str) {
+        self.clients += 1;
+        for (to, allowed) in self.destinations.iter().zip(&self.allowed) {
+            for netns in [7, self.clients] {
+                let verdict = translate(&self.tables, Client { netns }, *to);
+                if !allowed.iter().any(|answer| fits(&verdict, answer)) {
+                    self.violations
+                        .push(format!("after {after}: {to:?} got {verdict:?}, not one of {allowed:?}"));
+                }
+            }
+            let answer = published_answer(&self.tables, to);
+            if !allowed.contains(&answer) {
+                self.violations
+                    .push(format!("after {after}: {to:?} gets {answer:?}, not one of {allowed:?}"));
+            }
+        }
+        for key in frontend_keys() {
+            self.look_at_frontend(&key, after);
+        }
+    }
+
+    fn look_at_frontend(&mut self, key: &FrontendKey, after: &str) {
+        let Some(value) = self.tables.frontend(key) else { return };
+        let index = value.service();
+        let Some(run) = self.tables.service(index).and_then(ServiceWord::run) else {
+            if !self.may_point_nowhere {
+                self.violations
+                    .push(format!("after {after}: {key:?} points at {index:?}, which is not published"));
+            }
+            return;
+        };
+        let header = header(&self.tables, run);
+        for set in [Membership::Local, Membership::Cluster] {
+            for backend in members(&self.tables, run, &header, set) {
+                let slot = self.tables.backend(backend.index).unwrap();
+                let is_its = slot.service == index && (slot.addr, slot.port) == (backend.addr, backend.port);
+                if !is_its || (self.keeps_policies && slot.members() & set.bit() == 0) {
+                    self.violations.push(format!("after {after}: {index:?} has {backend:?} with {slot:?}"));
+                }
+            }
+        }
+    }
+
+    fn check_reuse(&mut self, op: &TableOp) {
+        let mut found = None;
+        match op {
+            TableOp::WriteRun { at, records } => {
+                let written = (at.get(), at.get() + records.len() as u32);
+                let cooling = self.runs.iter().map(|(_, run)| *run);
+                let live = self
+                    .published()
+                    .filter_map(|(_, word)| word.run())
+                    .map(|run| run_extent(&self.tables, run));
+                found =
+                    cooling.chain(live).find(|extent| overlap(*extent, written)).map(|e| format!("{e:?}"));
+            }
+            TableOp::WriteMaglev { at, slots } => {
+                let written = (*at, at + slots.len() as u32);
+                let cooling = self.maglev.iter().map(|(_, tables)| *tables);
+                let live =
+                    self.published().filter_map(|(_, w)| w.run()).map(|run| maglev_extent(&self.tables, run));
+                found =
+                    cooling.chain(live).find(|extent| overlap(*extent, written)).map(|e| format!("{e:?}"));
+            }
+            TableOp::WriteBackend { index, slot } => {
+                let live = self.tables.backend(*index).is_some_and(|slot| slot.members() != 0);
+                if live || index.get() == 0 || self.slots.iter().any(|(_, cooling)| cooling == index) {
+                    found = Some("slot in use".to_owned());
+                }
+                if slot.incarnation() <= self.incarnation {
+                    found = Some("incarnation given twice".to_owned());
+                }
+                self.incarnation = slot.incarnation();
+            }
+            TableOp::Publish { service, word } => {
+                if word.run().is_some() && self.services.iter().any(|(_, cooling)| cooling == service) {
+                    found = Some("index in use".to_owned());
+                }
+            }
+            TableOp::StoreBackendState { .. }
+            | TableOp::NameService { .. }
+            | TableOp::ForgetService { .. }
+            | TableOp::InsertSourceRange { .. }
+            | TableOp::DeleteSourceRange { .. }
+            | TableOp::InsertFrontend { .. }
+            | TableOp::StoreFrontend { .. }
+            | TableOp::DeleteFrontend { .. } => {}
+        }
+        if let Some(found) = found {
+            self.violations.push(format!("{op:?} before the grace period is over: {found}"));
+        }
+    }
+
+    /// What the operation gives up.
+    fn note_retired(&mut self, op: &TableOp) {
+        match op {
+            TableOp::Publish { service, word } => {
+                let before = self.tables.service(*service).and_then(ServiceWord::run);
+                if let Some(run) = before {
+                    self.runs.push((self.period, run_extent(&self.tables, run)));
+                    let tables = maglev_extent(&self.tables, run);
+                    // A version may keep the tables of the one before.
+                    if word.run().is_none_or(|run| maglev_extent(&self.tables, run) != tables) {
+                        self.maglev.push((self.period, tables));
+                    }
+                    if word.run().is_none() {
+                        self.services.push((self.period, *service));
+                    }
+                }
+            }
+            TableOp::StoreBackendState { index, state } if *state as u32 == 0 => {
+                self.slots.push((self.period, *index));
+            }
+            TableOp::StoreBackendState { .. }
+            | TableOp::WriteRun { .. }
+            | TableOp::WriteMaglev { .. }
+            | TableOp::WriteBackend { .. }
+            | TableOp::NameService { .. }
+            | TableOp::ForgetService { .. }
+            | TableOp::InsertSourceRange { .. }
+            | TableOp::DeleteSourceRange { .. }
+            | TableOp::InsertFrontend { .. }
+            | TableOp::StoreFrontend { .. }
+            | TableOp::DeleteFrontend { .. } => {}
+        }
+    }
+
+    fn published(&self) -> impl Iterator<Item = (ServiceIndex, ServiceWord)> {
+        (1..64).map(ServiceIndex::new).filter_map(|index| Some((index, self.tables.service(index)?)))
+    }
+}
+
+/// What stops an operation in these tests.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stopped {
+    #[error("the process is dead")]
+    Dead,
+    #[error(transparent)]
+    Table(FullTable),
+}
+
+impl TableWriter for Checker {
+    type Error = Stopped;
+
+    fn write(&mut self, op: &TableOp) -> Result<(), Stopped> {
+        self.lives = self.lives.checked_sub(1).ok_or(Stopped::Dead)?;
+        self.check_reuse(op);
+        self.note_retired(op);
+        self.tables.write(op).map_err(Stopped::Table)?;
+        self.ops.push(op.clone());
+        self.look(&format!("{op:?}"));
+        Ok(())
+    }
+}
+
+pub(super) type Faulty = FaultyTables<Checker>;
+
+fn fits(verdict: &Verdict, answer: &Answer) -> bool {
+    match (verdict, answer) {
+        (Verdict::Pass(_), Answer::Pass) => true,
+        (Verdict::Refuse(_), Answer::OneOf(set)) => set.is_empty(),
+        (Verdict::Translate(t), Answer::OneOf(set)) => set.contains(&(t.addr, t.port.get())),
+        (Verdict::Pass(_), Answer::OneOf(_)) | (Verdict::Refuse(_) | Verdict::Translate(_), Answer::Pass) => {
+            false
+        }
+    }
+}
+
+/// The whole set that the version which answers now can give.
+fn published_answer(tables: &MemoryTables, to: &Destination) -> Answer {
+    let any = match to.addr.family() {
+        Family::V4 => addr("0.0.0.0"),
+        Family::V6 => addr("::"),
+    };
+    let on_node = tables.local_address(&to.addr).is_some();
+    let exact = tables.frontend(&FrontendKey::new(to.addr, to.port, to.protocol));
+    let value =
+        exact.or_else(|| tables.frontend(&FrontendKey::new(any, to.port, to.protocol)).filter(|_| on_node));
+    let Some(value) = value else { return Answer::Pass };
+    let Some(run) = tables.service(value.service()).and_then(ServiceWord::run) else { return Answer::Pass };
+    let header = header(tables, run);
+    let set = inside(&header, value.kind().unwrap());
+    Answer::OneOf(members(tables, run, &header, set).into_iter().map(|b| (b.addr, b.port.get())).collect())
+}
+
+fn header(tables: &MemoryTables, run: RunOffset) -> RunHeader {
+    RunHeader::from_records(&tables.record(run).unwrap(), &tables.record(run.plus(1)).unwrap())
+}
+
+fn members(tables: &MemoryTables, run: RunOffset, header: &RunHeader, set: Membership) -> Vec<RunBackend> {
+    let (start, len) = header.range(set);
+    let first = run.plus(RunHeader::RECORDS + start);
+    (0..len).map(|n| RunBackend::from_record(&tables.record(first.plus(n)).unwrap())).collect()
+}
+
+fn run_extent(tables: &MemoryTables, run: RunOffset) -> (u32, u32) {
+    (run.get(), run.get() + RunHeader::RECORDS + header(tables, run).backends())
+}
+
+fn maglev_extent(tables: &MemoryTables, run: RunOffset) -> (u32, u32) {
+    let header = header(tables, run);
+    // The flags of a Local policy ask for a second table.
+    let tables = if header.flags.bits() & 3 == 0 { 1 } else { 2 };
+    (header.maglev_at, header.maglev_at + tables * header.maglev_size)
+}
+
+const fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
+    a.0 < b.1 && b.0 < a.1
+}
