@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 // The same file that `cargo xtask build-ebpf` runs; xtask as a build dependency would bring all of it along.
 #[path = "../xtask/src/ebpf.rs"]
-#[allow(dead_code, reason = "xtask uses the rest")]
+#[expect(dead_code, unreachable_pub, reason = "xtask uses the rest")]
 mod ebpf;
 
 const OBJECT_VARIABLE: &str = "PORTWAY_BPF_OBJECT";
@@ -22,8 +22,6 @@ fn main() -> anyhow::Result<()> {
     for source in ebpf::SOURCES {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
-    println!("cargo::rerun-if-changed={}", root.join("xtask/src/ebpf.rs").display());
-    println!("cargo::rerun-if-changed={}", ebpf::object_path(root).display());
     let copy = PathBuf::from(std::env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?).join("portway");
     let object = match find_object(root)? {
         Some(path) => std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?,
@@ -45,14 +43,15 @@ fn find_object(root: &Path) -> anyhow::Result<Option<PathBuf>> {
     if ebpf::is_fresh(root)? {
         return Ok(Some(ebpf::object_path(root)));
     }
-    let missing = match ebpf::find_toolchain().and_then(|_| ebpf::find_linker()) {
-        Ok(_) => return ebpf::build(root, false).map(Some),
-        Err(missing) => missing,
+    let Err(missing) = ebpf::find_toolchain().and_then(|_| ebpf::find_linker()) else {
+        return ebpf::build(root, false).map(Some);
     };
     if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
         bail!("a release build needs an up-to-date kernel object: {missing}");
     }
     let object = ebpf::object_path(root);
+    // Whoever built it elsewhere may bring another one.
+    println!("cargo::rerun-if-changed={}", object.display());
     if object.is_file() {
         println!(
             "cargo::warning=the kernel object is older than its sources and is taken as it is: {missing}"

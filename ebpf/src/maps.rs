@@ -224,7 +224,7 @@ pub(crate) fn store_word(map: WordMap, key: &[u32; 5], word: u64) -> bool {
     let [a, b, c, d, _] = *key;
     let element = match map {
         // SAFETY: `FrontendKey` is 20 bytes of integers with the alignment of `u32`.
-        WordMap::Frontends => FRONTENDS.get_ptr_mut(unsafe { &*key.as_ptr().cast::<FrontendKey>() }),
+        WordMap::Frontends => FRONTENDS.get_ptr_mut(unsafe { *key.as_ptr().cast::<FrontendKey>() }),
         WordMap::LocalAddresses => LOCAL_ADDRESSES.get_ptr_mut(Addr::from_words([a, b, c, d])),
     };
     match element {

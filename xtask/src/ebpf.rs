@@ -4,6 +4,7 @@
 //! `std` and `anyhow` alone for that reason.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -19,24 +20,32 @@ const BINARY: &str = "portway";
 const TARGET: &str = "bpfel-unknown-none";
 
 /// What the object is made of, below the workspace root.
-pub const SOURCES: [&str; 4] =
-    ["ebpf/src", "ebpf/Cargo.toml", "common/datapath/src", "common/datapath/Cargo.toml"];
+pub const SOURCES: [&str; 5] =
+    ["ebpf/src", "ebpf/Cargo.toml", "common/datapath/src", "common/datapath/Cargo.toml", "xtask/src/ebpf.rs"];
 
-/// What the nested cargo must not inherit: it would build with the flags, the compiler or the wrapper (clippy) of
-/// the cargo that runs us, or wait for its jobserver.
-const FOREIGN_VARIABLES: [&str; 11] = [
+/// What the nested cargo must not inherit: it would build with the flags, the compiler or the wrapper (clippy) of the
+/// cargo that runs us, or wait for its jobserver. What cargo tells a build script would make crates look changed.
+const FOREIGN_VARIABLES: [&str; 18] = [
     "CARGO_BUILD_TARGET",
     "CARGO_BUILD_TARGET_DIR",
     "CARGO_ENCODED_RUSTFLAGS",
     "CARGO_MAKEFLAGS",
     "CARGO_TARGET_DIR",
+    "DEBUG",
+    "HOST",
     "MAKEFLAGS",
     "MFLAGS",
+    "NUM_JOBS",
+    "OPT_LEVEL",
+    "OUT_DIR",
+    "PROFILE",
     "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",
     "RUSTDOC",
     "RUSTFLAGS",
+    "TARGET",
 ];
+const FOREIGN_PREFIXES: [&str; 4] = ["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_MANIFEST_", "CARGO_PKG_"];
 
 /// Where [`build`] leaves the object.
 pub fn object_path(workspace_root: &Path) -> PathBuf {
@@ -81,7 +90,10 @@ pub fn build(workspace_root: &Path, verbose: bool) -> anyhow::Result<PathBuf> {
         format!("building the kernel object with {} ({})", toolchain.rustc.display(), toolchain.origin)
     })?;
     let object = object_path(workspace_root);
-    ensure!(object.is_file(), "cargo succeeded but left no object at {}", object.display());
+    // Cargo leaves an object alone whose sources changed in nothing that matters; `is_fresh` shall know it was looked at.
+    let file = File::options().append(true).open(&object);
+    file.and_then(|file| file.set_modified(SystemTime::now()))
+        .with_context(|| format!("cargo succeeded, but touching {} did not", object.display()))?;
     Ok(object)
 }
 
@@ -89,10 +101,7 @@ pub fn build(workspace_root: &Path, verbose: bool) -> anyhow::Result<PathBuf> {
 /// its own, since the features of shared crates would be unified.
 pub fn clippy(workspace_root: &Path) -> anyhow::Result<()> {
     let mut cargo = nested_cargo(workspace_root);
-    cargo
-        .args(["clippy", "--quiet", "--package", PACKAGE, "--bin", BINARY, "--target-dir"])
-        .arg(target_dir(workspace_root))
-        .args(["--", "-D", "warnings"]);
+    cargo.args(["clippy", "--quiet", "--package", PACKAGE, "--bin", BINARY, "--", "-D", "warnings"]);
     run(&mut cargo).context("linting the kernel crate")
 }
 
@@ -187,6 +196,12 @@ fn nested_cargo(workspace_root: &Path) -> Command {
     command.current_dir(workspace_root).stdin(Stdio::null());
     for variable in FOREIGN_VARIABLES {
         command.env_remove(variable);
+    }
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        if FOREIGN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(&variable);
+        }
     }
     command
 }
