@@ -379,7 +379,10 @@ impl MapReader {
                 if words.first().is_none_or(|state| *state == 0) {
                     return;
                 }
-                let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_ne_bytes).collect();
+                let mut bytes = [0; size_of::<BackendSlot>()];
+                for (to, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+                    to.copy_from_slice(&word.to_ne_bytes());
+                }
                 let slot = from_bytes(&bytes).filter(|slot: &BackendSlot| slot.incarnation() != 0);
                 used.extend(slot.map(|slot| (BackendIndex::new(index), slot)));
             })

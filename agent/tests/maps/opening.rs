@@ -1,5 +1,6 @@
 use portway_agent::maps::{
-    Inconsistency, KernelTables, LayoutField, MapError, MapId, MapKind, MapLayout, Origin, Published, Reason,
+    Inconsistency, KernelTables, LayoutDifference, LayoutField, MapError, MapId, MapKind, MapLayout, Origin,
+    Published, Reason,
 };
 use portway_datapath::layout::Sizes;
 use portway_datapath::{Addr, FrontendKind, FrontendValue, RunHeader, RunOffset, ServiceWord};
@@ -85,6 +86,13 @@ fn changed(map: MapId, field: LayoutField) -> Option<Info> {
     }
 }
 
+fn replaced(origin: Origin) -> Option<LayoutDifference> {
+    match origin {
+        Origin::Replaced(difference) => Some(difference),
+        Origin::Reused | Origin::Created | Origin::LeftToLoader => None,
+    }
+}
+
 #[test]
 fn a_difference_in_any_field_of_any_layout_is_caught() {
     const FIELDS: [LayoutField; 5] = [
@@ -102,11 +110,12 @@ fn a_difference_in_any_field_of_any_layout_is_caught() {
             let Some(info) = changed(map, field) else { continue };
             pin_changed(&fs, map, info);
             let (_, opening) = fs.open();
-            let found = match (map.is_published(), opening.published, opening.others.get(&map).copied()) {
-                (true, Published::Replaced(Reason::Layout(difference)), None)
-                | (false, Published::Reused, Some(Origin::Replaced(difference))) => difference,
-                _ => panic!("{map} as {info:?}: {opening:?}"),
+            let found = match opening.published {
+                Published::Replaced(Reason::Layout(difference)) if map.is_published() => Some(difference),
+                Published::Reused if !map.is_published() => replaced(opening.others[&map]),
+                Published::Replaced(_) | Published::Reused | Published::Created => None,
             };
+            let found = found.unwrap_or_else(|| panic!("{map} as {info:?}: {opening:?}"));
             assert_eq!((found.map, found.field), (map, field), "{found}");
             assert_eq!(fs.map(map).info(), wanted(map), "after {found}");
             assert_eq!(fs.open().1.published, Published::Reused, "after {found}");
