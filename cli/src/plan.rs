@@ -135,8 +135,11 @@ fn of_file(path: &Path, reason: String) -> Reject {
     }
 }
 
-/// What the agent would read in its first scan: in order of the paths, each with its bytes or why there are none.
-fn files(dir: &Path) -> anyhow::Result<Vec<(PathBuf, Result<Vec<u8>, String>)>> {
+/// The bytes of a file, or why there are none.
+type Content = Result<Vec<u8>, String>;
+
+/// What the agent would read in its first scan, in order of the paths.
+fn files(dir: &Path) -> anyhow::Result<Vec<(PathBuf, Content)>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
     runtime.block_on(async {

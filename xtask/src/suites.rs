@@ -134,12 +134,28 @@ fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Cou
     let passed = succeeds(&mut nextest)?;
     match std::fs::read_to_string(&report) {
         Ok(text) => {
-            Ok((junit::counts(&text).with_context(|| format!("reading {}", report.display()))?, passed))
+            let mut counts = junit::counts(&text).with_context(|| format!("reading {}", report.display()))?;
+            let mut all_passed = passed;
+            if plan.suite == Suite::Unit && filter.is_none_or(|filter| "mutants".contains(filter)) {
+                let caught = succeeds(&mut mutants(long)?)?;
+                counts.add(Counts::one(caught));
+                all_passed &= caught;
+            }
+            Ok((counts, all_passed))
         }
         // nextest writes no report where a build failed, and none where no test matched.
         Err(_) if !passed => bail!("the tests did not build, or none matched"),
         Err(error) => Err(error).with_context(|| format!("reading {}", report.display())),
     }
+}
+
+/// Lines of the model changed one at a time: the oracle must notice. Not a test of nextest's, since it builds copies of
+/// the model; it counts as one.
+fn mutants(long: bool) -> anyhow::Result<Command> {
+    let mut mutants = workspace::cargo()?;
+    mutants.args(["run", "--package", "portway-tests", "--bin", "portway-mutants", "--"]);
+    mutants.args(long.then_some("--long"));
+    Ok(mutants)
 }
 
 fn nextest(plan: &Plan, filter: Option<&str>, long: bool, profile: &str) -> anyhow::Result<Command> {
