@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 /// A string that is borrowed from the text unless it has escapes; serde's own `Cow` is borrowed only where it
 /// stands directly in a struct.
@@ -55,7 +55,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 pub(super) type List<T> = Option<Vec<Option<T>>>;
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Metadata<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -70,7 +70,7 @@ pub(super) struct Metadata<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Labels<'a> {
     #[serde(borrow, rename = "service.kubernetes.io/service-proxy-name")]
     pub(super) proxy_name: Option<Text<'a>>,
@@ -84,14 +84,14 @@ pub(super) struct Labels<'a> {
 
 /// Only what names an object, for one that says no kind.
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Named<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Service<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -102,7 +102,7 @@ pub(super) struct Service<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct ServiceSpec<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) service_type: Option<Text<'a>>,
@@ -126,7 +126,7 @@ pub(super) struct ServiceSpec<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct ServicePort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -137,34 +137,34 @@ pub(super) struct ServicePort<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct AffinityConfig {
     #[serde(rename = "clientIP")]
     pub(super) client_ip: Option<ClientIpConfig>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct ClientIpConfig {
     pub(super) timeout_seconds: Option<i64>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct ServiceStatus<'a> {
     #[serde(borrow)]
     pub(super) load_balancer: Option<LoadBalancerStatus<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct LoadBalancerStatus<'a> {
     #[serde(borrow)]
     pub(super) ingress: List<Ingress<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Ingress<'a> {
     #[serde(borrow)]
     pub(super) ip: Option<Text<'a>>,
@@ -173,7 +173,7 @@ pub(super) struct Ingress<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct EndpointSlice<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -186,7 +186,7 @@ pub(super) struct EndpointSlice<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct SlicePort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -196,7 +196,7 @@ pub(super) struct SlicePort<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Endpoint<'a> {
     #[serde(borrow)]
     pub(super) addresses: List<Text<'a>>,
@@ -208,7 +208,7 @@ pub(super) struct Endpoint<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Conditions {
     pub(super) ready: Option<bool>,
     pub(super) serving: Option<bool>,
@@ -216,7 +216,7 @@ pub(super) struct Conditions {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Hints<'a> {
     #[serde(borrow)]
     pub(super) for_zones: List<Hint<'a>>,
@@ -225,14 +225,14 @@ pub(super) struct Hints<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Hint<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Pod<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
@@ -243,7 +243,7 @@ pub(super) struct Pod<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct PodSpec<'a> {
     #[serde(borrow)]
     pub(super) node_name: Option<Text<'a>>,
@@ -255,7 +255,7 @@ pub(super) struct PodSpec<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Container<'a> {
     #[serde(borrow)]
     pub(super) restart_policy: Option<Text<'a>>,
@@ -264,7 +264,7 @@ pub(super) struct Container<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct ContainerPort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -277,7 +277,7 @@ pub(super) struct ContainerPort<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct PodStatus<'a> {
     #[serde(borrow)]
     pub(super) phase: Option<Text<'a>>,
@@ -288,15 +288,60 @@ pub(super) struct PodStatus<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct PodIp<'a> {
     #[serde(borrow)]
     pub(super) ip: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Node<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
+}
+
+/// Gives a struct that derives with `remote = "Self"` its `Deserialize`: from an object alone. Serde's own also takes a
+/// list of the values, without their keys.
+macro_rules! only_from_objects {
+    ($($name:ident $(<$lifetime:lifetime>)?),* $(,)?) => {$(
+        impl<'de $(: $lifetime, $lifetime)?> Deserialize<'de> for $name $(<$lifetime>)? {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::deserialize(OnlyObjects(deserializer))
+            }
+        }
+    )*};
+}
+
+only_from_objects! {
+    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>
+}
+
+struct OnlyObjects<D>(D);
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for OnlyObjects<D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(ObjectVisitor(visitor))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+struct ObjectVisitor<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectVisitor<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(map)
+    }
 }
