@@ -26,7 +26,11 @@ pub struct Pipeline {
 
 impl Pipeline {
     pub fn new(config: Config) -> Self {
-        let options = Options { sizes: Sizes::DEFAULT, maglev: None };
+        Self::with_sizes(config, Sizes::DEFAULT)
+    }
+
+    pub fn with_sizes(config: Config, sizes: Sizes) -> Self {
+        let options = Options { sizes, maglev: None };
         Self {
             manifests: Manifests::new(),
             balancer: LoadBalancer::new(config),
@@ -133,7 +137,8 @@ pub fn difference(oracle: &[Row], model: &[Row]) -> Option<String> {
 pub fn unplanned(balancer: &LoadBalancer, model: &[Row]) -> Vec<String> {
     let key_of = |row: &Row| {
         let addr: std::net::IpAddr = row.address.parse().ok()?;
-        let protocol = [Protocol::TCP, Protocol::UDP, Protocol::SCTP].into_iter().find(|p| p.name() == row.protocol)?;
+        let protocol =
+            [Protocol::TCP, Protocol::UDP, Protocol::SCTP].into_iter().find(|p| p.name() == row.protocol)?;
         Some(FrontendKey::new(addr.into(), Port::new(row.port), protocol))
     };
     let mut found = Vec::new();
@@ -141,7 +146,8 @@ pub fn unplanned(balancer: &LoadBalancer, model: &[Row]) -> Vec<String> {
         let wanted = key_of(row).and_then(|key| balancer.frontend(&key));
         let name = wanted.as_ref().map(|wanted| wanted.service.service());
         if name != Some(row.service.as_str()) {
-            found.push(format!("{}:{} belongs to {}, wanted: {wanted:?}", row.address, row.port, row.service));
+            found
+                .push(format!("{}:{} belongs to {}, wanted: {wanted:?}", row.address, row.port, row.service));
         }
     }
     found

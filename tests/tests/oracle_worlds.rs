@@ -39,7 +39,10 @@ fn disagreement(world: &World, config: &OracleConfig, seed: u64) -> Option<Strin
     }
     let model = rows(&tables.dump());
     let difference = difference(&expected_rows(oracle(&world.by_kind(), config)), &model)?;
-    Some(format!("{difference}not as the load balancer wants it: {:#?}", unplanned(&pipeline.balancer, &model)))
+    Some(format!(
+        "{difference}not as the load balancer wants it: {:#?}",
+        unplanned(&pipeline.balancer, &model)
+    ))
 }
 
 #[test]

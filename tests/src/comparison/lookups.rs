@@ -6,13 +6,13 @@ use portway_datapath::{
     Addr, Client, Destination, FrontendKey, Membership, PassReason, Port, Protocol, RunBackend, RunHeader,
     Tables, Verdict, translate,
 };
-use portway_model::tables::{Row, TableOp, TableWriter};
+use portway_model::tables::{Row, TableDump, TableOp, TableWriter};
 
 /// The network namespace of the node in these lookups; clients with affinity have others.
 pub const HOST_NETNS: u64 = 1;
 
-/// Addresses of the node on which NodePorts and host ports are asked for. No random object uses them.
-pub const NODE_ADDRESSES: [&str; 2] = ["192.0.2.200", "2001:db8:ffff::200"];
+/// Addresses of the node, one of each family that no random object uses and one that external IPs and host IPs are.
+pub const NODE_ADDRESSES: [&str; 4] = ["192.0.2.200", "192.0.2.7", "2001:db8:ffff::200", "2001:db8::1"];
 
 /// What somebody who dials a frontend gets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,9 +42,10 @@ impl Answer {
     }
 }
 
-/// The answers of frontends that are or were, each with all states since the maps were last what is wanted.
+/// The answers of all that is or was dialled, each with all states since the maps were last what is wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
+    /// By the address that is dialled: NodePorts are on each of [`NODE_ADDRESSES`].
     answers: BTreeMap<FrontendKey, Vec<Answer>>,
     /// How many states the answers are of.
     states: usize,
@@ -84,7 +85,7 @@ impl Allowed {
         self.answers.keys()
     }
 
-    /// Asks every frontend once. The error says which one gave what, and what it might.
+    /// Dials everything once. The error says which one gave what, and what it might.
     pub fn check(&self, mut ask: impl FnMut(Destination) -> Found) -> Result<u64, String> {
         for (key, all) in &self.answers {
             let Some(to) = destination(key) else { continue };
@@ -110,23 +111,17 @@ impl Allowed {
 
 fn name(key: &FrontendKey) -> String {
     let protocol = Protocol::from_number(key.protocol).map_or("?", Protocol::name);
-    format!("frontend {}/{protocol}", std::net::SocketAddr::new(key.addr.into(), key.port.get()))
+    format!("{}/{protocol}", std::net::SocketAddr::new(key.addr.into(), key.port.get()))
 }
 
-/// What a connect to the frontend of `key` dials.
 fn destination(key: &FrontendKey) -> Option<Destination> {
-    let addr = if key.addr == Addr::ANY_V4 {
-        node_address(0)?
-    } else if key.addr == Addr::ANY_V6 {
-        node_address(1)?
-    } else {
-        key.addr
-    };
-    Some(Destination { addr, port: key.port, protocol: Protocol::from_number(key.protocol)? })
+    Some(Destination { addr: key.addr, port: key.port, protocol: Protocol::from_number(key.protocol)? })
 }
 
-fn node_address(n: usize) -> Option<Addr> {
-    Some(NODE_ADDRESSES.get(n)?.parse::<std::net::IpAddr>().ok()?.into())
+/// The addresses of the node of the family of `any`.
+fn node_addresses(any: Addr) -> impl Iterator<Item = Addr> {
+    let parsed = NODE_ADDRESSES.iter().filter_map(|text| text.parse::<std::net::IpAddr>().ok());
+    parsed.map(Addr::from).filter(move |addr| addr.any() == any)
 }
 
 /// What the datapath's own decision says.
@@ -142,44 +137,56 @@ pub fn ask<T: Tables>(tables: &T, netns: u64, to: Destination) -> Found {
     }
 }
 
-/// Every backend that a client on the node may get from a frontend.
-fn whole_set<T: Tables>(tables: &T, key: &FrontendKey) -> Result<Answer, String> {
-    let Some(value) = tables.frontend(key) else { return Ok(Answer::NoService) };
-    let kind =
-        value.kind().filter(|_| value.is_of(key)).ok_or_else(|| format!("{} has a bad value", name(key)))?;
+/// Every backend that a client on the node may get from what it dials: from the exact frontend, or on an address of
+/// the node from the one on any address.
+fn whole_set<T: Tables>(tables: &T, dialled: &FrontendKey) -> Result<Answer, String> {
+    let mut key = *dialled;
+    if tables.frontend(&key).is_none() && tables.local_address(&key.addr).is_some() {
+        key.addr = key.addr.any();
+    }
+    let Some(value) = tables.frontend(&key) else { return Ok(Answer::NoService) };
+    let of = name(dialled);
+    let kind = value.kind().filter(|_| value.is_of(&key)).ok_or_else(|| format!("{of} has a bad value"))?;
     let run = tables
         .service(value.service())
         .and_then(portway_datapath::ServiceWord::run)
-        .ok_or_else(|| format!("{} points at a service that is not published", name(key)))?;
-    let record =
-        |n: u32| tables.record(run.plus(n)).ok_or_else(|| format!("{} has a run cut short", name(key)));
+        .ok_or_else(|| format!("{of} points at service {} without a version", value.service().get()))?;
+    let record = |n: u32| tables.record(run.plus(n)).ok_or_else(|| format!("{of} has a run cut short"));
     let header = RunHeader::from_first(&record(0)?);
     let (start, len) = header.range(header.inside(kind));
     let mut set = BTreeSet::new();
     for n in start..start + len {
         let backend = RunBackend::from_record(&record(RunHeader::RECORDS + n)?);
-        let slot = tables
-            .backend(backend.index)
-            .ok_or_else(|| format!("{} has a backend without slot", name(key)))?;
-        let member = header.inside(kind);
-        let is_there = (slot.addr, slot.port) == (backend.addr, backend.port)
-            && slot.service == value.service()
-            && slot.members() & member.bit() != 0;
-        if !is_there {
-            let set = match member {
-                Membership::Cluster => "cluster",
-                Membership::Local => "local",
-            };
+        let slot = tables.backend(backend.index).ok_or_else(|| format!("{of} has a backend without slot"))?;
+        if (slot.addr, slot.port, slot.service) != (backend.addr, backend.port, value.service()) {
             return Err(format!(
-                "{} has {}:{}, whose slot is not in its {set} set",
-                name(key),
-                backend.addr,
-                backend.port
+                "{of} has {}:{} in the slot of another: {slot:?}",
+                backend.addr, backend.port
             ));
         }
         set.insert((backend.addr, backend.port));
     }
     Ok(Answer::Backends(set))
+}
+
+/// Once all is written: each slot has the bits of the sets that its backend is in, and slots of no run have none.
+/// Before that a client may lose its affinity, but never keep a backend that is in neither set.
+pub fn check_bits(dump: &TableDump) -> Result<(), String> {
+    let mut wanted: BTreeMap<_, u32> = dump.backends.iter().map(|(index, _)| (*index, 0)).collect();
+    for service in &dump.services {
+        for set in [Membership::Cluster, Membership::Local] {
+            let (start, len) = service.header.range(set);
+            for backend in service.backends.iter().skip(start as usize).take(len as usize) {
+                *wanted.entry(backend.index).or_default() |= set.bit();
+            }
+        }
+    }
+    for (index, slot) in &dump.backends {
+        if wanted.get(index) != Some(&slot.members()) {
+            return Err(format!("slot {} has the wrong bits, {wanted:?} is right: {slot:?}", index.get()));
+        }
+    }
+    Ok(())
 }
 
 /// What a client on the node gets under each row: the internal policy rules the cluster address alone.
@@ -197,7 +204,16 @@ fn answers(rows: &[Row]) -> BTreeMap<FrontendKey, Answer> {
         let set = if is_local { &row.backends.local } else { &row.backends.cluster };
         let backends =
             set.iter().filter_map(parse).map(|s| (Addr::from(s.ip()), Port::new(s.port()))).collect();
-        all.insert(FrontendKey::new(addr.into(), Port::new(row.port), protocol), Answer::Backends(backends));
+        let key = FrontendKey::new(addr.into(), Port::new(row.port), protocol);
+        let dialled =
+            if key.addr.is_unspecified() { node_addresses(key.addr).collect() } else { vec![key.addr] };
+        for addr in dialled {
+            let exact = addr == key.addr;
+            let dialled = FrontendKey::new(addr, key.port, protocol);
+            if exact || !all.contains_key(&dialled) {
+                all.insert(dialled, Answer::Backends(BTreeSet::clone(&backends)));
+            }
+        }
     }
     all
 }
