@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use portway_runtime::readiness::Readiness;
+use portway_runtime::readiness::{Guard, Readiness};
 use portway_runtime::shutdown::{Drain, Shutdown, signalled};
 use portway_runtime::{admin, logging};
 use tokio::sync::{mpsc, oneshot};
@@ -70,6 +70,8 @@ async fn serve(
     started: Instant,
 ) -> anyhow::Result<()> {
     let readiness = Readiness::new();
+    // Held until the owner has named what it waits for: the listeners answer before that thread runs.
+    let starting = readiness.task("start");
     let metrics = Metrics::new(&readiness)?;
     let (questions, asked) = mpsc::channel(QUESTIONS);
     let shutdown = Shutdown::new();
@@ -93,6 +95,7 @@ async fn serve(
         config: Arc::clone(&config),
         metrics,
         readiness,
+        starting,
         api,
         asked,
         drain: drain()?,
@@ -123,6 +126,7 @@ struct OwnerParts {
     config: Arc<Config>,
     metrics: Metrics,
     readiness: Readiness,
+    starting: Guard,
     api: Arc<Api>,
     asked: mpsc::Receiver<owner::Question>,
     drain: Drain,
@@ -142,11 +146,12 @@ fn spawn_owner(parts: OwnerParts) -> anyhow::Result<oneshot::Receiver<anyhow::Re
 }
 
 fn own(parts: OwnerParts) -> anyhow::Result<()> {
-    let OwnerParts { config, metrics, readiness, api, asked, mut drain, started } = parts;
+    let OwnerParts { config, metrics, readiness, starting, api, asked, mut drain, started } = parts;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
     runtime.block_on(async {
         let mut owner = Owner::start(config, metrics, &readiness, &api, asked, started).await?;
+        drop(starting);
         tokio::select! {
             result = owner.run() => result,
             () = drain.begun() => Ok(()),
