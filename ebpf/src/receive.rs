@@ -22,10 +22,7 @@ pub(crate) fn recvmsg6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn try_receive(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
-    // connect(2) with AF_UNSPEC dissolves a UDP socket's association without passing a hook: the storage counts only
-    // while the socket is connected to what it tells.
-    let connected =
-        storage::recall(ctx.socket()).filter(|translation| translation.backend_port == ctx.connected_port());
+    let connected = storage::recall_connected(ctx);
     let source = reply_source(&KernelTables, ctx.socket_cookie(), connected, ctx.addr(), ctx.port());
     if let Some((addr, port)) = source {
         ctx.set(addr, port);

@@ -1,12 +1,13 @@
-//! sendto(2) and sendmsg(2) of unconnected UDP sockets.
+//! sendto(2) and sendmsg(2) with an address, of UDP sockets.
 
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use portway_datapath::{Family, Protocol, Verdict, translate_datagram};
+use portway_datapath::{Family, Protocol, Verdict, connected_backend, translate_datagram};
 
 use crate::context::SockAddr;
 use crate::maps::KernelTables;
 use crate::outcome::{Error, Outcome, verdict};
+use crate::storage;
 
 /// Also sockets of IPv6 that send to a mapped address.
 #[cgroup_sock_addr(sendmsg4)]
@@ -24,6 +25,12 @@ fn try_send(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
     let Some(to) = ctx.destination() else { return Ok(Outcome::Proceed) };
     // The hook is UDP's and UDP-Lite's. An exchange is remembered under one protocol number.
     if to.protocol != Protocol::UDP {
+        return Ok(Outcome::Proceed);
+    }
+    if let Some(translation) = storage::recall_connected(ctx)
+        && let Some((addr, port)) = connected_backend(translation, to)
+    {
+        ctx.set(addr, port);
         return Ok(Outcome::Proceed);
     }
     match translate_datagram(&KernelTables, ctx.client(), ctx.socket_cookie(), to) {

@@ -8,6 +8,7 @@ use aya_ebpf::helpers::{bpf_sk_storage_delete, bpf_sk_storage_get};
 use aya_ebpf::macros::btf_map;
 use portway_datapath::SocketTranslation;
 
+use crate::context::SockAddr;
 use crate::outcome::Error;
 
 #[btf_map(name = "pw_sock")]
@@ -53,4 +54,13 @@ pub(crate) fn recall<'a>(sock: *mut bpf_sock) -> Option<&'a SocketTranslation> {
     let stored = unsafe { bpf_sk_storage_get(map(), sock.cast(), ptr::null_mut(), 0) };
     // SAFETY: the helper's value, which has this type, lives as long as the program runs.
     unsafe { stored.cast::<SocketTranslation>().as_ref() }
+}
+
+/// The translation of a UDP socket that is connected now.
+///
+/// connect(2) with `AF_UNSPEC` dissolves a socket's association without passing a hook: the storage counts only while the
+/// socket is connected to what it tells.
+#[inline(always)]
+pub(crate) fn recall_connected<'a>(ctx: &SockAddr<'_>) -> Option<&'a SocketTranslation> {
+    recall(ctx.socket()).filter(|translation| translation.backend_port == ctx.connected_port())
 }

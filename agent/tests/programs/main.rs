@@ -85,6 +85,32 @@ fn a_connected_udp_socket_sees_the_frontend_only() {
 }
 
 #[test]
+fn a_connected_udp_socket_that_names_its_peer_reaches_the_same_backend() {
+    for (frontend, listen, name) in CASES {
+        within("udp-named", |world| {
+            let backends = [(); 8].map(|()| UdpSocket::bind(listen).unwrap());
+            let at = backends.each_ref().map(|backend| backend.local_addr().unwrap());
+            world.service(1, FrontendKind::ClusterIp, Protocol::UDP, &[frontend], &at);
+            let _programs = world.attach();
+            let to = name(frontend.parse().unwrap());
+            let client = UdpSocket::bind(any(to)).unwrap();
+            client.connect(to).unwrap();
+            client.send(b"first").unwrap();
+            for _ in 0..20 {
+                client.send_to(b"named", to).unwrap();
+            }
+            for backend in &backends {
+                backend.set_nonblocking(true).unwrap();
+            }
+            // Loopback delivers before send returns.
+            let datagrams =
+                backends.each_ref().map(|b| (0..).take_while(|_| b.recv(&mut [0; 16]).is_ok()).count());
+            assert_eq!(datagrams.iter().max(), Some(&21), "{datagrams:?}");
+        });
+    }
+}
+
+#[test]
 fn an_unconnected_udp_socket_sees_the_frontend_only() {
     for (frontend, listen, name) in CASES {
         within("udp-unconnected", |world| {

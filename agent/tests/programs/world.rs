@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use aya::EbpfLoader;
 use aya::maps::{Array, HashMap, Map, MapData};
@@ -198,10 +199,14 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         self.enter(&self.old);
-        if let Err(e) = std::fs::remove_dir(&self.path)
-            && !std::thread::panicking()
-        {
-            panic!("{} stays: {e}", self.path.display());
+        // A thread that was joined may still count as a member for a moment.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while let Err(e) = std::fs::remove_dir(&self.path) {
+            if Instant::now() > deadline {
+                assert!(std::thread::panicking(), "{} stays: {e}", self.path.display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -46,6 +46,6 @@ pub use socket::SocketTranslation;
 pub use source_range::SourceRange;
 pub use tables::Tables;
 pub use translate::{
-    Client, Destination, PassReason, Translation, Verdict, bind_is_denied, original_peer, reply_source,
-    translate, translate_datagram,
+    Client, Destination, PassReason, Translation, Verdict, bind_is_denied, connected_backend, original_peer,
+    reply_source, translate, translate_datagram,
 };

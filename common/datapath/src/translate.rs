@@ -148,6 +148,14 @@ pub fn original_peer(translation: &SocketTranslation, peer: Addr, port: Port) ->
         .then_some((translation.frontend, translation.frontend_port))
 }
 
+/// The backend of a connected UDP socket that sends to its peer by naming it: the socket takes answers from there alone.
+/// `None` where it sends elsewhere.
+#[inline(always)]
+pub fn connected_backend(translation: &SocketTranslation, to: Destination) -> Option<(Addr, Port)> {
+    (to.addr == translation.frontend && to.port == translation.frontend_port)
+        .then_some((translation.backend, translation.backend_port))
+}
+
 /// Whether a bind to `port` in namespace `netns` would take a NodePort from the services (`EADDRINUSE`).
 #[inline(always)]
 pub fn bind_is_denied<T: Tables>(tables: &T, netns: u64, addr: Addr, port: Port, protocol: Protocol) -> bool {
