@@ -82,8 +82,6 @@ pub enum LayoutField {
 }
 
 impl MapId {
-    /// In the order in which a new set is pinned. Whatever part of it a crash leaves beside older maps makes sense:
-    /// without frontends nothing refers to the rest, and empty services refer to no run and no backend.
     pub const ALL: [Self; 14] = [
         Self::Frontends,
         Self::Services,

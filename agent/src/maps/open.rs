@@ -101,6 +101,8 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
     let mut maps = BTreeMap::new();
     let mut new = Vec::new();
     for (map, pinned) in pinned {
+        // Affinity and exchanges outlive the slots that they refer to: a reference that is not of the service that is
+        // asked for is refused, one that happens to be is a backend of it.
         let reusable = !map.is_published() || published == Published::Reused;
         let origin = match pinned {
             Pinned::Matches(raw) if reusable => {
@@ -120,12 +122,17 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
         }
     }
     if matches!(others.get(&MapId::Sock), Some(Origin::Replaced(_))) {
-        let path = dir.join(MapId::Sock.name());
-        std::fs::remove_file(&path).map_err(MapError::pin("remove", &path))?;
+        unpin(dir, MapId::Sock)?;
+    }
+    // Every old pin goes before the first new one comes: a start that ends between leaves pins missing, and the next
+    // one begins anew. Old and new maps side by side could pass for one set, and programs may still run on the old.
+    for map in &new {
+        unpin(dir, *map)?;
     }
     for map in new {
         if let Some(raw) = maps.get(&map) {
-            pin(dir, map, raw)?;
+            let path = dir.join(map.name());
+            raw.pin(&path).map_err(MapError::pin("pin", &path))?;
         }
     }
     let set = MapSet::new(Access::ReadWrite, |map| {
@@ -177,18 +184,13 @@ fn create(map: MapId, sizes: &Sizes) -> Result<RawMap, MapError> {
     })
 }
 
-/// Pins a new map in place of whatever is pinned there; at every moment one of them is.
-fn pin(dir: &Path, map: MapId, raw: &RawMap) -> Result<(), MapError> {
+fn unpin(dir: &Path, map: MapId) -> Result<(), MapError> {
     let path = dir.join(map.name());
-    // A bpf file system refuses names with a dot.
-    let beside = dir.join(format!("{}_new", map.name()));
-    match std::fs::remove_file(&beside) {
-        Ok(()) => {}
-        Err(e) if is_missing(&e) => {}
-        Err(source) => return Err(MapError::Pin { action: "remove", path: beside, source }),
+    match std::fs::remove_file(&path) {
+        Ok(()) => Ok(()),
+        Err(e) if is_missing(&e) => Ok(()),
+        Err(source) => Err(MapError::Pin { action: "remove", path, source }),
     }
-    raw.pin(&beside).map_err(MapError::pin("pin", &beside))?;
-    std::fs::rename(&beside, &path).map_err(MapError::pin("replace", &path))
 }
 
 impl fmt::Display for Published {
