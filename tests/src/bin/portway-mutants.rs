@@ -1,7 +1,7 @@
 //! Are the tests of the model worth anything? Changes one line of the model at a time, in a copy, and runs the
 //! comparison with the oracle on each: every mutant must fail it, and the copy as it is must pass.
 //!
-//! `portway-mutants [--long] [--only NAME]`: the short form takes every fourth mutant. The mutants are files in
+//! `portway-mutants [--long] [--only NAME]`: the short form takes every fifth mutant. The mutants are files in
 //! `tests/mutants`; [`Mutant::parse`] says how they are written. A mutant whose text is not in the source exactly
 //! once is an error: it has to move along with the code.
 
@@ -26,8 +26,8 @@ const COPIED: [&str; 8] = [
     "tests/src/comparison",
 ];
 
-/// The suite that must catch them.
-const SUITE: &str = "oracle_worlds";
+/// The suites that must catch them, one after the other. Most fall to the first, which is fast.
+const SUITES: [&str; 2] = ["oracle_worlds", "oracle_mutations"];
 
 /// A mutant that makes the model loop is caught by this.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -73,7 +73,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let all = mutants(&root.join("tests/mutants"))?;
     let chosen: Vec<&Mutant> = match only {
         Some(name) => all.iter().filter(|mutant| mutant.name.contains(name.as_str())).collect(),
-        None => all.iter().step_by(if long { 1 } else { 4 }).collect(),
+        None => all.iter().step_by(if long { 1 } else { 5 }).collect(),
     };
     ensure!(!chosen.is_empty(), "no mutant is called like that; see tests/mutants");
     let copy = root.join("target/mutants/workspace");
@@ -132,8 +132,10 @@ fn prepare(root: &Path, copy: &Path) -> anyhow::Result<()> {
     for path in COPIED {
         copy_tree(&root.join(path), &copy.join(path)).with_context(|| format!("copying {path}"))?;
     }
-    let suite = format!("tests/tests/{SUITE}.rs");
-    copy_tree(&root.join(&suite), &copy.join(&suite)).with_context(|| format!("copying {suite}"))?;
+    for suite in SUITES {
+        let path = format!("tests/tests/{suite}.rs");
+        copy_tree(&root.join(&path), &copy.join(&path)).with_context(|| format!("copying {path}"))?;
+    }
     fs::write(copy.join("tests/src/lib.rs"), "pub mod comparison;\npub mod oracle;\n")?;
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     fs::write(copy.join("Cargo.toml"), workspace_manifest(&manifest)?)?;
@@ -188,15 +190,27 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds, which must succeed, and runs the suite. Caught says by what.
+/// Builds, which must succeed, and runs the suites until one fails. Caught says by what.
 fn run(copy: &Path) -> anyhow::Result<Fate> {
-    let suite = build(copy)?;
-    let output = copy.with_file_name("last-run");
+    for (name, executable) in build(copy)? {
+        if let Some(how) = fails(&executable, copy)? {
+            return Ok(Fate::Caught(format!("{name}: {how}")));
+        }
+    }
+    Ok(Fate::Survived)
+}
+
+/// What the suite said when it failed; `None` if it passed.
+fn fails(suite: &Path, copy: &Path) -> anyhow::Result<Option<String>> {
+    let errors = copy.with_file_name("last-run");
     let mut child = Command::new(suite)
         .env_remove("PORTWAY_LONG")
+        .env_remove("PORTWAY_SEED")
+        .env("RUST_BACKTRACE", "0")
+        .arg("--nocapture")
         .stdin(Stdio::null())
-        .stdout(fs::File::create(&output)?)
-        .stderr(fs::File::create(copy.with_file_name("last-errors"))?)
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&errors)?)
         .spawn()
         .context("starting the suite")?;
     let begun = Instant::now();
@@ -207,34 +221,43 @@ fn run(copy: &Path) -> anyhow::Result<Fate> {
         if begun.elapsed() > PATIENCE {
             child.kill()?;
             child.wait()?;
-            return Ok(Fate::Caught(format!("it did not end within {PATIENCE:?}")));
+            return Ok(Some(format!("it did not end within {PATIENCE:?}")));
         }
         std::thread::sleep(Duration::from_millis(20));
     };
     if status.success() {
-        return Ok(Fate::Survived);
+        return Ok(None);
     }
-    let text = fs::read_to_string(&output)?;
-    let how = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
-    Ok(Fate::Caught(how.unwrap_or("it failed").to_owned()))
+    let text = fs::read_to_string(&errors)?;
+    let how = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1).unwrap_or("it failed");
+    Ok(Some(how.chars().take(80).collect()))
 }
 
-/// The suite's executable.
-fn build(copy: &Path) -> anyhow::Result<PathBuf> {
-    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+/// The suites' executables, in their order.
+fn build(copy: &Path) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
         .current_dir(copy)
         .env("CARGO_TARGET_DIR", copy.with_file_name("target"))
         .args(["test", "--no-run", "--offline", "--quiet", "--message-format=json-render-diagnostics"])
-        .args(["--package", "portway-tests", "--test", SUITE])
-        .output()
-        .context("starting cargo")?;
+        .args(["--package", "portway-tests"]);
+    for suite in SUITES {
+        cargo.args(["--test", suite]);
+    }
+    let built = cargo.output().context("starting cargo")?;
     if !built.status.success() {
         bail!("it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
     }
-    String::from_utf8_lossy(&built.stdout)
+    let messages: Vec<serde_json::Value> = String::from_utf8_lossy(&built.stdout)
         .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == SUITE)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo built no executable of the suite")
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    SUITES
+        .iter()
+        .map(|suite| {
+            let of_suite = |message: &&serde_json::Value| message["target"]["name"] == *suite;
+            let executable = messages.iter().filter(of_suite).find_map(|m| m["executable"].as_str());
+            Ok((*suite, executable.with_context(|| format!("cargo built no executable of {suite}"))?.into()))
+        })
+        .collect()
 }
