@@ -122,10 +122,10 @@ fn the_node_answers_on_addresses_that_come_and_go() -> Result<()> {
         for to in [(NODE_V4.into(), 8080), (NODE_V6.into(), 8080)] {
             assert_eq!(client.tcp(to)?.unwrap().name, "node");
         }
-        world.node().add_address("eth0", [172, 18, 0, 99].into(), 24)?;
-        assert_eq!(client.tcp("172.18.0.99:8080")?.unwrap().name, "node");
-        world.node().delete_address("eth0", [172, 18, 0, 99].into())?;
-        assert!(client.tcp("172.18.0.99:8080")?.is_err());
+        world.node().add_address("eth0", [198, 51, 100, 99].into(), 32)?;
+        assert_eq!(client.tcp("198.51.100.99:8080")?.unwrap().name, "node");
+        world.node().delete_address("eth0", [198, 51, 100, 99].into())?;
+        assert!(client.tcp("198.51.100.99:8080")?.is_err());
         drop(server);
         assert_eq!(client.tcp((NODE_V4.into(), 8080))?.unwrap_err(), Errno::ECONNREFUSED);
         Ok(())

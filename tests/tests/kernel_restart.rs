@@ -79,6 +79,41 @@ fn what_changed_while_the_agent_was_down_is_made_good() -> Result<()> {
 }
 
 #[test]
+fn clients_keep_their_backends_over_a_restart() -> Result<()> {
+    World::test("keeps", |world| {
+        let pods = ["a", "b", "c", "d"].map(|name| world.serving_pod(name));
+        let [a, b, c, d] = pods;
+        let pods = [a?, b?, c?, d?];
+        let sticky =
+            Service::new("sticky", &["10.96.0.30", "fd00:10:96::30"]).port("http", TCP, 80).affinity(600);
+        world.publish(&web(), endpoints(&pods.each_ref()))?;
+        world.publish(&sticky, endpoints(&pods.each_ref()))?;
+        world.start_agent(&[])?;
+        let mut client = world.client(&pods[0])?;
+        let mut sockets = Vec::new();
+        for n in 0..16 {
+            let to = WEB[n % 2];
+            let socket = client.open_udp(to.starts_with('['))?;
+            sockets.push((socket, to, client.send_to(socket, to)?.unwrap().name));
+        }
+        let bound: Vec<(&str, _)> = ["10.96.0.30:80", "[fd00:10:96::30]:80"]
+            .into_iter()
+            .map(|to| Ok((to, client.servers(to)?)))
+            .collect::<Result<_>>()?;
+        world.kill_agent()?;
+        world.start_agent(&[])?;
+        for (socket, to, name) in sockets {
+            let tally = client.send_many(socket, to, 5)?;
+            assert_eq!(tally.by_name, [(name, 5)].into(), "{to}");
+        }
+        for (to, servers) in bound {
+            assert_eq!((client.servers(to)?, servers.len()), (servers, 1), "{to}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn an_agent_that_is_told_to_end_leaves_the_services_working() -> Result<()> {
     World::test("stop", |world| {
         let a = world.serving_pod("a")?;
@@ -102,9 +137,10 @@ fn a_second_agent_on_the_same_maps_ends_and_says_why() -> Result<()> {
         let mut places = world.places();
         places.state = places.state.join("second");
         std::fs::create_dir(&places.state)?;
-        let error = Agent::start(&places, &["--agent-health-port=9880"]).unwrap_err();
-        let text = format!("{error:#}");
-        assert!(text.contains("ended with") && text.contains("lock"), "{text}");
+        let mut second = Agent::spawn(&places, &["--agent-health-port=9880"])?;
+        let status = second.wait_ended(Duration::from_secs(10))?;
+        let log = second.log();
+        assert!(!status.success() && log.contains("another process"), "{status}: {log}");
         Ok(())
     })
 }

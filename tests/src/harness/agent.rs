@@ -85,6 +85,11 @@ impl Agent {
         }
     }
 
+    /// Until it ends by itself.
+    pub fn wait_ended(&mut self, limit: Duration) -> Result<ExitStatus> {
+        eventually(limit, "the agent to end", || self.process.status()?.context("it still runs"))
+    }
+
     pub fn log(&self) -> String {
         self.process.log()
     }
