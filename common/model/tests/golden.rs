@@ -4,6 +4,8 @@
 //! and `>>> expect`, which `UPDATE_GOLDEN=1 cargo test -p portway-model --test golden` rewrites. The way is the
 //! agent's own: `Manifests`, `LoadBalancer`, `Planner`, tables, rows.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 

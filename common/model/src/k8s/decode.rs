@@ -310,3 +310,6 @@ pub(super) const fn family_name(family: Family) -> &'static str {
         Family::V6 => "IPv6",
     }
 }
+
+#[cfg(test)]
+mod tests;

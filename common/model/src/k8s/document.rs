@@ -62,7 +62,7 @@ impl<'t> Head<'t> {
     }
 
     /// Of a list's element that says nothing: a `ServiceList` in `v1` has Services in `v1`, a `List` says nothing.
-    fn or_element_of(self, list: &Head<'t>) -> Self {
+    fn or_element_of(self, list: &Self) -> Self {
         let kind = self.kind.or_else(|| match list.kind.as_ref()? {
             Said::Text(kind) => match kind.strip_suffix("List")? {
                 "" => None,
@@ -128,7 +128,7 @@ fn push<'t>(
 ) -> Result<(), serde_json::Error> {
     let (head, elements) = match document {
         Document::Null => return Ok(()),
-        Document::Other => (Head::default(), None),
+        Document::Array(_) | Document::Other => (Head::default(), None),
         Document::Object { head, items } => (head, items),
     };
     let head = match list {
@@ -205,7 +205,8 @@ enum Document<'t> {
         /// `None` where it has none, or no array.
         items: Option<Vec<&'t RawValue>>,
     },
-    /// A scalar or an array.
+    Array(Vec<&'t RawValue>),
+    /// A scalar.
     Other,
 }
 
@@ -231,7 +232,12 @@ impl<'de> Visitor<'de> for DocumentVisitor {
             match key {
                 Key::Kind => head.kind = Some(Said::from_raw(map.next_value()?)),
                 Key::ApiVersion => head.api_version = Some(Said::from_raw(map.next_value()?)),
-                Key::Items => items = serde_json::from_str(map.next_value::<&'de RawValue>()?.get()).ok(),
+                Key::Items => {
+                    items = match map.next_value()? {
+                        Document::Array(elements) => Some(elements),
+                        Document::Null | Document::Object { .. } | Document::Other => None,
+                    }
+                }
                 Key::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -241,8 +247,11 @@ impl<'de> Visitor<'de> for DocumentVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Document<'de>, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Document::Other)
+        let mut elements = Vec::new();
+        while let Some(element) = seq.next_element()? {
+            elements.push(element);
+        }
+        Ok(Document::Array(elements))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Document<'de>, E> {

@@ -266,3 +266,6 @@ fn rival(key: &Key, winner: &Holder, loser: &Holder) -> Reject {
     let (winner, loser) = (winner.path.display(), loser.path.display());
     twice(key, &format!("is in {winner} too, which counts as the first path; {loser} is not used for it"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,6 @@ impl Kind for Node {
         decode::check_name("metadata.name", name, LONGEST_NAME, refusals)?;
         let zone = metadata.and_then(|m| m.labels.as_ref()).and_then(|l| l.zone.as_deref());
         let zone = zone.filter(|zone| !zone.is_empty()).map(|zone| names.get(zone));
-        Some(Object::Node(Node { name: names.get(name), zone }.into()))
+        Some(Object::Node(Self { name: names.get(name), zone }.into()))
     }
 }

@@ -343,3 +343,6 @@ impl EndpointSlice {
         self.endpoints.iter().any(|e| e.hints.as_ref().is_some_and(|hints| !hints.zones.is_empty()))
     }
 }
+
+#[cfg(test)]
+mod tests;

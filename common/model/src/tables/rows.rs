@@ -59,7 +59,7 @@ pub fn rows(dump: &TableDump) -> Vec<Row> {
             Some((order, row(service, kind, key.addr, key.port, protocol, source_ranges)))
         })
         .collect();
-    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+    rows.sort_by_key(|(order, _)| *order);
     rows.into_iter().map(|(_, row)| row).collect()
 }
 

@@ -1,0 +1,84 @@
+use crate::k8s::{Decoded, Format, Names, Object, decode};
+
+fn decoded(text: &str, format: Format) -> Decoded {
+    decode(text.as_bytes(), format, &mut Names::default()).unwrap()
+}
+
+fn names(decoded: &Decoded) -> Vec<&str> {
+    decoded.objects.iter().map(|object| &**object.name()).collect()
+}
+
+const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"n"},
+    "spec":{"clusterIPs":["10.96.0.1"],"ports":[{"port":80}]}}"#;
+
+#[test]
+fn both_formats_give_the_same_objects() {
+    let json = decoded(SERVICE, Format::Json);
+    for format in [Format::Yaml, Format::Detect] {
+        assert_eq!(decoded(SERVICE, format).objects, json.objects);
+    }
+    let with_mark = format!("\u{feff}{SERVICE}\n{SERVICE}");
+    assert_eq!(names(&decoded(&with_mark, Format::Detect)), ["n/a", "n/a"]);
+    assert_eq!(names(&decoded("{apiVersion: v1, kind: Node, metadata: {name: x}}", Format::Detect)), ["x"]);
+}
+
+#[test]
+fn what_is_no_text_of_its_format_is_an_error() {
+    let mut names = Names::default();
+    assert!(decode(b"\xff", Format::Detect, &mut names).unwrap_err().to_string().contains("byte 0"));
+    assert!(decode(b"a: 1", Format::Json, &mut names).unwrap_err().to_string().starts_with("not JSON"));
+    assert!(
+        decode(b"a: [", Format::Detect, &mut names).unwrap_err().to_string().starts_with("not YAML: line")
+    );
+    assert!(
+        decode(b"{\"a\": [", Format::Detect, &mut names).unwrap_err().to_string().starts_with("not JSON")
+    );
+    assert!(decode(b"", Format::Detect, &mut names).unwrap().objects.is_empty());
+}
+
+#[test]
+fn a_field_that_is_there_twice_is_named_and_the_last_one_counts() {
+    let text = SERVICE.replace(r#""ports":"#, r#""ports":[{"port":1}],"ports":"#);
+    let decoded = decoded(&text, Format::Json);
+    let Object::Service(service) = &decoded.objects[0] else { panic!("{:?}", decoded.objects) };
+    assert_eq!(service.ports[0].port.get(), 80);
+    assert!(decoded.rejects[0].reason.contains("duplicate field `ports`"), "{:?}", decoded.rejects);
+}
+
+#[test]
+fn deep_nesting_is_refused_and_not_followed() {
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let deep = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+        // Refused or skipped, by whichever limit comes first; the point is to come back.
+        let _ = decode(deep.as_bytes(), Format::Detect, &mut Names::default());
+        let inside = SERVICE.replace("\"n\"", &deep);
+        let _ = decode(inside.as_bytes(), Format::Json, &mut Names::default());
+    }
+}
+
+#[test]
+fn damaged_text_never_panics() {
+    let text = include_str!("../../../../../tests/golden/bad-values-service.txt");
+    let (_, text) = text.split_once(">>> apply a.yaml\n").unwrap();
+    let (text, _) = text.split_once(">>> expect").unwrap();
+    let mut random = 1u64;
+    let mut pick = move |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    for _ in 0..1000 {
+        let mut bytes = text.as_bytes().to_vec();
+        for _ in 0..=pick(4) {
+            let at = pick(bytes.len());
+            match pick(3) {
+                0 => bytes[at] = b"{}[]:-,'\"\n &*!|>#%0a"[pick(20)],
+                1 => bytes.truncate(at.max(1)),
+                _ => {
+                    bytes.remove(at);
+                }
+            }
+            bytes.push(b'\n');
+        }
+        let _ = decode(&bytes, Format::Detect, &mut Names::default());
+    }
+}
