@@ -1,5 +1,11 @@
 //! The programs on the running kernel, with real sockets. Needs root; fails loudly without.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test's helpers panic, to keep the line number"
+)]
+
 mod links;
 mod speed;
 mod world;
@@ -14,8 +20,11 @@ use portway_agent::programs::selftest::{self, PROBE_SUBCOMMAND, SelfTestError};
 use portway_datapath::{Counter, FrontendKind, FrontendValue, Protocol, ServiceIndex, Settings};
 use world::{World, key, mapped, within};
 
-/// A frontend, where its backend listens, and how a client's socket names the frontend.
-const CASES: [(&str, &str, fn(SocketAddr) -> SocketAddr); 3] = [
+/// How a client's socket names a frontend.
+type Name = fn(SocketAddr) -> SocketAddr;
+
+/// A frontend, where its backend listens, and how it is named.
+const CASES: [(&str, &str, Name); 3] = [
     ("10.96.0.10:53", "127.0.0.2:0", |at| at),
     ("[fd00:96::10]:53", "[::1]:0", |at| at),
     ("10.96.0.10:53", "127.0.0.2:0", mapped),

@@ -23,16 +23,16 @@ const CGROUPS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 static PROCESS: Mutex<()> = Mutex::new(());
 
 /// What a test works with.
-pub struct World {
-    pub cgroup: PathBuf,
-    pub maps: PathBuf,
-    pub links: PathBuf,
+pub(crate) struct World {
+    pub(crate) cgroup: PathBuf,
+    pub(crate) maps: PathBuf,
+    pub(crate) links: PathBuf,
     next_run: u32,
     next_backend: u32,
 }
 
 /// Runs `test` in a world of its own, named after it.
-pub fn within(name: &str, test: impl FnOnce(&mut World) + Send) {
+pub(crate) fn within(name: &str, test: impl FnOnce(&mut World) + Send) {
     let _one_at_a_time = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let cgroup = Cgroup::join(name);
     let bpf = tempfile::tempdir().unwrap();
@@ -61,25 +61,25 @@ pub fn within(name: &str, test: impl FnOnce(&mut World) + Send) {
 
 impl World {
     /// Loads the programs onto this world's maps.
-    pub fn load(&self) -> Programs {
+    pub(crate) fn load(&self) -> Programs {
         Loader::new().unwrap().load(&self.maps).unwrap()
     }
 
     /// Loads and attaches them.
-    pub fn attach(&self) -> Programs {
+    pub(crate) fn attach(&self) -> Programs {
         let programs = self.load();
         programs.attach(&self.cgroup, &self.links).unwrap();
         programs
     }
 
     /// What the programs read of the node: this namespace, and `settings`.
-    pub fn configure(&self, settings: Settings) {
+    pub(crate) fn configure(&self, settings: Settings) {
         let mut config: Array<_, NodeConfig> = self.map(layout::CONFIG).try_into().unwrap();
         config.set(0, NodeConfig { host_netns: netns_cookie(), settings: settings.word() }, 0).unwrap();
     }
 
     /// Programs a service with these frontends and backends.
-    pub fn service(
+    pub(crate) fn service(
         &mut self,
         index: u32,
         kind: FrontendKind,
@@ -115,18 +115,18 @@ impl World {
         }
     }
 
-    pub fn delete_frontend(&self, frontend: &str, protocol: Protocol) {
+    pub(crate) fn delete_frontend(&self, frontend: &str, protocol: Protocol) {
         let mut map: HashMap<_, FrontendKey, u64> = self.map(layout::FRONTENDS).try_into().unwrap();
         map.remove(&key(frontend, protocol)).unwrap();
     }
 
-    pub fn frontend_word(&self, frontend: &str, protocol: Protocol) -> u64 {
+    pub(crate) fn frontend_word(&self, frontend: &str, protocol: Protocol) -> u64 {
         let map: HashMap<_, FrontendKey, u64> = self.map(layout::FRONTENDS).try_into().unwrap();
         map.get(&key(frontend, protocol), 0).unwrap()
     }
 
     /// What the programs counted, over all CPUs.
-    pub fn counted(&self, counter: Counter) -> u64 {
+    pub(crate) fn counted(&self, counter: Counter) -> u64 {
         let metrics: aya::maps::PerCpuArray<_, u64> = self.map(layout::METRICS).try_into().unwrap();
         metrics.get(&(counter as u32), 0).unwrap().iter().sum()
     }
@@ -165,7 +165,7 @@ const MAPS: [(&str, Option<u32>); 13] = [
 ];
 
 /// `10.96.0.1:80`; the address 0.0.0.0 or :: for any.
-pub fn key(frontend: &str, protocol: Protocol) -> FrontendKey {
+pub(crate) fn key(frontend: &str, protocol: Protocol) -> FrontendKey {
     let at: SocketAddr = frontend.parse().unwrap();
     FrontendKey::new(at.ip().into(), Port::new(at.port()), protocol)
 }
@@ -233,7 +233,7 @@ fn enter_namespaces(bpf: &Path) {
     }
 }
 
-pub fn netns_cookie() -> u64 {
+pub(crate) fn netns_cookie() -> u64 {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let mut cookie = 0u64;
     let mut len = 8;
@@ -248,7 +248,7 @@ pub fn netns_cookie() -> u64 {
 }
 
 /// The IPv4-mapped address of an IPv4 socket address.
-pub fn mapped(at: SocketAddr) -> SocketAddr {
+pub(crate) fn mapped(at: SocketAddr) -> SocketAddr {
     match at.ip() {
         IpAddr::V4(v4) => SocketAddr::new(v4.to_ipv6_mapped().into(), at.port()),
         IpAddr::V6(_) => at,
