@@ -21,6 +21,7 @@ pub mod probe;
 pub mod process;
 pub mod server;
 pub mod socket;
+pub mod vm;
 pub mod world;
 
 pub use agent::Agent;

@@ -1,0 +1,33 @@
+//! What `cargo xtask bench` measures: the figures of the README, each with its bar.
+//!
+//! A benchmark makes a [`crate::harness::World`], runs the real agent in it, and measures with clients that are
+//! processes of their own ([`client`]). It gives [`Figure`]s; the caller prints them. Ratios are taken in one run with
+//! rounds interleaved, since the speed of a machine drifts.
+
+pub mod client;
+pub mod connect;
+pub mod hammer;
+pub mod objects;
+pub mod program;
+pub mod report;
+pub mod resources;
+
+pub use report::Figure;
+
+use anyhow::{Result, bail};
+
+/// Every benchmark, in the order in which they are run.
+pub const NAMES: [&str; 6] = ["connect", "program", "start", "memory", "envelope", "hammer"];
+
+/// Runs one. `long`: the form whose figures are published.
+pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
+    match name {
+        "connect" => connect::run(long),
+        "program" => program::run(long),
+        "start" => resources::start(long),
+        "memory" => resources::memory(),
+        "envelope" => program::envelope(),
+        "hammer" => hammer::run(long),
+        other => bail!("no benchmark {other:?}: there are {}", NAMES.join(", ")),
+    }
+}
