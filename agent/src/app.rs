@@ -55,7 +55,8 @@ pub fn run(loaded: Loaded) -> anyhow::Result<()> {
     for warning in &warnings {
         tracing::warn!(key = warning.key, "{warning}");
     }
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, ?config, "starting");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, "starting");
+    tracing::debug!(?config, "configuration");
     memory::limit_arenas();
     node::check_place(&config)?;
     let _lock = Lock::take(&config.bpf_root)?;

@@ -37,8 +37,10 @@ pub(super) struct Datapath {
     metrics: Metrics,
     /// What may differ between the model and the maps.
     dirty: Dirty,
-    /// Whether the maps may be written: the first sync is over, and nobody looks at what was given up before it.
+    /// No program looks at what the earlier agent had given up.
     restored_is_free: bool,
+    /// Something goes on after the next grace period.
+    waits_for_grace: bool,
     retry_at: Option<Instant>,
     retry_after: Duration,
     reported: BTreeSet<String>,
@@ -71,6 +73,7 @@ impl Datapath {
             metrics,
             dirty: Dirty::default(),
             restored_is_free: !takes_over,
+            waits_for_grace: false,
             retry_at: None,
             retry_after: FIRST_RETRY,
             reported: BTreeSet::new(),
@@ -113,6 +116,7 @@ impl Datapath {
         } else {
             self.planner.reconcile(balancer, &mut self.dirty, &mut tables)
         };
+        self.waits_for_grace = !outcome.waiting.is_empty();
         self.writes.operations += outcome.writes;
         self.writes.failures += outcome.failures.len() as u64;
         self.metrics.write_failures.inc_by(outcome.failures.len() as u64);
@@ -151,7 +155,7 @@ impl Datapath {
                         }
                     }
                 }
-                !self.dirty.is_empty() && self.retry_at.is_none()
+                self.waits_for_grace
             }
             Grace::Failed { error, kept } => {
                 tracing::warn!(%error, kept, "a grace period could not be waited for; memory is kept until one can");

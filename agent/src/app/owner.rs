@@ -4,7 +4,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use portway_model::loadbalancer::{Desired as _, LoadBalancer};
 use portway_runtime::directory::Directory;
 use portway_runtime::readiness::{Guard, Readiness};
@@ -25,6 +24,9 @@ use crate::node::{self, Addresses, LocalAddresses, ReservedPorts};
 const LARGE_BATCH: usize = 256 * 1024;
 /// When a failed write of addresses or a lost netlink connection is tried again.
 const ADDRESS_RETRY: Duration = Duration::from_secs(1);
+
+/// Changes closer together than this are counted once.
+const TALLY_PAUSE: Duration = Duration::from_millis(500);
 
 /// What others ask the owner.
 pub(super) enum Question {
@@ -47,6 +49,8 @@ pub(super) struct Owner {
     datapath: Datapath,
     /// When the oldest change that is not programmed yet was seen.
     changed_at: Option<Instant>,
+    /// When the metrics of what is held are counted anew: that costs O(files), so not after each change.
+    tally_at: Option<tokio::time::Instant>,
     /// Open until programs serve.
     serving: Option<Guard>,
     host_netns: u64,
@@ -90,6 +94,7 @@ impl Owner {
             addresses_retry: None,
             datapath,
             changed_at: None,
+            tally_at: None,
             serving: Some(serving),
             host_netns,
             kernel,
@@ -100,15 +105,20 @@ impl Owner {
     /// Follows everything until an error that no retry mends.
     pub(super) async fn run(&mut self) -> anyhow::Result<()> {
         loop {
-            let retry = [self.datapath.retry_at(), self.addresses_retry].into_iter().flatten().min();
+            let due =
+                [self.datapath.retry_at(), self.addresses_retry, self.tally_at].into_iter().flatten().min();
             tokio::select! {
-                event = self.directory.next() => {
-                    let event = event.context("the directory can no longer be followed")?;
-                    self.changed_at.get_or_insert_with(Instant::now);
-                    if self.source.take(event, &mut self.balancer, &self.metrics) {
-                        self.program()?;
+                event = self.directory.next() => match event {
+                    Ok(event) => {
+                        let seen = Instant::now();
+                        if self.source.take(event, &mut self.balancer, &self.metrics) {
+                            self.program()?;
+                        } else if self.source.last_change().is_some_and(|changed| changed >= seen) {
+                            self.changed_at.get_or_insert(seen);
+                        }
                     }
-                }
+                    Err(error) => self.source.failed(&error),
+                },
                 Some(report) = self.grace_reports.recv() => {
                     let waited = self.serving.is_some();
                     if self.datapath.grace_over(report) || waited {
@@ -120,14 +130,25 @@ impl Owner {
                     Some(question) => self.answer(question),
                     None => return Ok(()),
                 },
-                () = until(retry) => {
-                    if self.addresses_retry.take().is_some() {
-                        self.reread_addresses().await?;
-                    }
-                    self.program()?;
-                }
+                () = until(due) => self.do_what_is_due().await?,
             }
         }
+    }
+
+    async fn do_what_is_due(&mut self) -> anyhow::Result<()> {
+        let now = tokio::time::Instant::now();
+        let is_due = |at: Option<tokio::time::Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.addresses_retry) {
+            self.reread_addresses().await?;
+        }
+        if is_due(self.datapath.retry_at()) {
+            self.program()?;
+        }
+        if is_due(self.tally_at) {
+            self.tally_at = None;
+            self.metrics.tally(&self.tallies());
+        }
+        Ok(())
     }
 
     /// Brings everything that changed into the kernel; the first time, once it may.
@@ -148,7 +169,7 @@ impl Owner {
         if self.source.take_batch_bytes() > LARGE_BATCH {
             memory::trim();
         }
-        self.metrics.tally(&self.tallies());
+        self.tally_at.get_or_insert_with(|| tokio::time::Instant::now() + TALLY_PAUSE);
         Ok(())
     }
 
@@ -206,6 +227,7 @@ impl Owner {
             Ok(found) if found == self.local_addresses && self.addresses_retry.is_none() => {}
             Ok(found) => {
                 self.local_addresses = found;
+                self.addresses_retry = None;
                 if self.serving.is_none() {
                     self.program_addresses();
                 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use portway_model::k8s::{Change, Manifests};
 use portway_model::loadbalancer::LoadBalancer;
-use portway_runtime::directory::Event;
+use portway_runtime::directory::{DirectoryError, Event};
 
 use super::metrics::Metrics;
 use crate::api;
@@ -28,6 +28,8 @@ pub(super) struct Source {
     has_synced: bool,
     files: BTreeSet<PathBuf>,
     unreadable: BTreeMap<PathBuf, String>,
+    /// Why the directory cannot be followed at present.
+    trouble: Option<String>,
     last_change: Option<Instant>,
     /// Bytes that the batch under way has read.
     batch_bytes: usize,
@@ -42,6 +44,7 @@ impl Source {
             has_synced: false,
             files: BTreeSet::new(),
             unreadable: BTreeMap::new(),
+            trouble: None,
             last_change: None,
             batch_bytes: 0,
         }
@@ -77,6 +80,7 @@ impl Source {
                 return false;
             }
             Event::Settled => {
+                self.trouble = None;
                 self.state = State::Synced;
                 self.has_synced = true;
                 return true;
@@ -90,6 +94,20 @@ impl Source {
             balancer.apply(event);
         }
         false
+    }
+
+    /// The directory cannot be followed; it is tried again.
+    pub(super) fn failed(&mut self, error: &DirectoryError) {
+        let trouble = error.to_string();
+        if self.trouble.as_ref() != Some(&trouble) {
+            tracing::warn!(path = %self.path.display(), %error, "the directory cannot be followed; its last objects stay");
+        }
+        self.trouble = Some(trouble);
+    }
+
+    /// When an object was last seen to change.
+    pub(super) const fn last_change(&self) -> Option<Instant> {
+        self.last_change
     }
 
     /// The bytes that were read since this was asked last.
@@ -113,6 +131,7 @@ impl Source {
 
     pub(super) fn status(&self) -> api::Source {
         let unreadable = self.unreadable.iter().map(|(path, reason)| (path.clone(), reason.clone()));
+        let unreadable = unreadable.chain(self.trouble.clone().map(|trouble| (self.path.clone(), trouble)));
         let unused = self.manifests.problems().map(|problem| (problem.path, problem.reason));
         let broken: BTreeMap<PathBuf, String> = unused.chain(unreadable).collect();
         api::Source {

@@ -8,7 +8,7 @@ use portway_datapath::layout::Sizes;
 
 use crate::api;
 use crate::config::Config;
-use crate::maps::{KernelTables, MapReader, Opening, Published, pin_dir};
+use crate::maps::{KernelTables, MapId, MapReader, Opening, Published, pin_dir};
 use crate::programs::{Loader, Programs, attached, link_dir, selftest};
 
 /// What a start found and made.
@@ -69,23 +69,23 @@ fn open_maps(config: &Config) -> anyhow::Result<(KernelTables, Opening)> {
 /// Sizes that nobody set: the default ones, twice those of pinned maps that are more than three quarters full, and
 /// never less than pinned ones have, so that a restart does not make them anew without need.
 fn grown(bpf_root: &Path, default: Sizes) -> Sizes {
-    let Ok(dump) = MapReader::open(bpf_root).and_then(|reader| Ok((reader.sizes(), reader.dump()?))) else {
+    let pinned = MapReader::open(bpf_root).and_then(|reader| Ok((reader.sizes(), reader.facts()?)));
+    let Ok((pinned, facts)) = pinned else {
         // None, or none that can be read: opening them says why.
         return default;
     };
-    let (pinned, dump) = dump;
-    let used_records = dump.services.iter().map(|service| 2 + service.backends.len()).sum::<usize>();
-    let size = |default: u32, pinned: u32, used: usize| {
-        let is_full = used as u64 * 4 > u64::from(pinned) * 3;
+    let size = |map: MapId, default: u32, pinned: u32, versions: u64| {
+        let used = facts.iter().find(|fact| fact.id == map).and_then(|fact| fact.used).unwrap_or_default();
+        let is_full = u64::from(used) * versions * 4 > u64::from(pinned) * 3;
         default.max(if is_full { pinned.saturating_mul(2) } else { pinned })
     };
     Sizes {
-        frontends: size(default.frontends, pinned.frontends, dump.frontends.len()),
-        services: size(default.services, pinned.services, dump.services.len()),
+        frontends: size(MapId::Frontends, default.frontends, pinned.frontends, 1),
+        services: size(MapId::Services, default.services, pinned.services, 1),
         // Half of them is for second versions.
-        runs: size(default.runs, pinned.runs, used_records * 2),
-        backends: size(default.backends, pinned.backends, dump.backends.len()),
-        source_ranges: size(default.source_ranges, pinned.source_ranges, dump.source_ranges.len()),
+        runs: size(MapId::Runs, default.runs, pinned.runs, 2),
+        backends: size(MapId::Backends, default.backends, pinned.backends, 1),
+        source_ranges: size(MapId::SourceRanges, default.source_ranges, pinned.source_ranges, 1),
         maglev: default.maglev,
         affinity: default.affinity,
         local_addresses: default.local_addresses,

@@ -76,27 +76,14 @@ impl Addresses {
         let mut names = BTreeMap::new();
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await.map_err(failed)? {
-            let name = link.attributes.iter().find_map(|attribute| match attribute {
-                LinkAttribute::IfName(name) => Some(name.clone()),
-                #[expect(clippy::wildcard_enum_match_arm, reason = "netlink's attributes, not ours")]
-                _ => None,
-            });
-            names.insert(link.header.index, name.unwrap_or_default());
+            let name = link.attributes.iter().find_map(interface_name);
+            names.insert(link.header.index, name.unwrap_or_default().to_owned());
         }
         let mut found: BTreeMap<u32, BTreeSet<IpAddr>> = BTreeMap::new();
         let mut messages = self.handle.address().get().execute();
         while let Some(message) = messages.try_next().await.map_err(failed)? {
-            let (mut local, mut address) = (None, None);
-            for attribute in message.attributes {
-                match attribute {
-                    AddressAttribute::Local(addr) => local = Some(addr),
-                    AddressAttribute::Address(addr) => address = Some(addr),
-                    #[expect(clippy::wildcard_enum_match_arm, reason = "netlink's attributes, not ours")]
-                    _ => {}
-                }
-            }
-            // On a point-to-point link, `address` is the peer's.
-            if let Some(addr) = local.or(address).filter(|addr| !Addr::from(*addr).is_loopback()) {
+            let addr = own_address(&message.attributes).filter(|addr| !Addr::from(*addr).is_loopback());
+            if let Some(addr) = addr {
                 found.entry(message.header.index).or_default().insert(addr);
             }
         }
@@ -125,6 +112,21 @@ impl Addresses {
             Err(_) => Ok(()),
         }
     }
+}
+
+fn interface_name(attribute: &LinkAttribute) -> Option<&str> {
+    if let LinkAttribute::IfName(name) = attribute { Some(name) } else { None }
+}
+
+/// On a point-to-point link, `Address` is the peer's.
+fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
+    let local = attributes
+        .iter()
+        .find_map(|attribute| if let AddressAttribute::Local(addr) = attribute { Some(*addr) } else { None });
+    let address = attributes.iter().find_map(|attribute| {
+        if let AddressAttribute::Address(addr) = attribute { Some(*addr) } else { None }
+    });
+    local.or(address)
 }
 
 impl Drop for Addresses {
