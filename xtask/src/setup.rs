@@ -2,6 +2,7 @@
 //!
 //! What is there already is left alone, so that `setup` costs a fraction of a second when nothing is missing.
 
+mod kernel;
 mod packages;
 mod tools;
 
@@ -35,16 +36,18 @@ enum Need {
     Namespaces,
     Nextest,
     Deny,
+    /// The oldest supported kernel and a machine to run it in.
+    OldKernel,
 }
 
 impl Scope {
     const fn needs(self) -> &'static [Need] {
         match self {
-            Self::All => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::Deny],
+            Self::All => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::Deny, Need::OldKernel],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
             Self::Unit => &[Need::Nextest],
-            Self::Test => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest],
+            Self::Test => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::OldKernel],
             Self::Check => &[Need::Deny],
         }
     }
@@ -55,7 +58,8 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     let needs = scope.needs();
     let packages = packages::missing(needs);
     let tools = tools::missing(needs)?;
-    if packages.is_empty() && tools.is_empty() {
+    let kernel = needs.contains(&Need::OldKernel) && !kernel::is_there();
+    if packages.is_empty() && tools.is_empty() && !kernel {
         say(format!("setup: everything for `{}` is there", scope_name(scope)));
         return Ok(());
     }
@@ -66,7 +70,13 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     for tool in &tools {
         say(format!("  {:<18} built by cargo, about {} s: {}", tool.krate, tool.build_seconds, tool.why));
     }
+    if kernel {
+        say("  Debian's 6.1 kernel, unpacked into .cache: the hook tests run on it in a virtual machine");
+    }
     packages::install(&packages)?;
+    if kernel {
+        kernel::install()?;
+    }
     for tool in tools {
         tools::install(tool)?;
     }

@@ -53,6 +53,24 @@ const PACKAGES: &[Package] = &[
         for_need: Need::Namespaces,
         command: Some("ip"),
     },
+    Package {
+        name: "qemu-system-x86",
+        why: "runs the hook tests on an older kernel",
+        for_need: Need::OldKernel,
+        command: Some("qemu-system-x86_64"),
+    },
+    Package {
+        name: "busybox-static",
+        why: "shell and archiver of that virtual machine",
+        for_need: Need::OldKernel,
+        command: None,
+    },
+    Package {
+        name: "binutils",
+        why: "`strip`: smaller programs for that virtual machine",
+        for_need: Need::OldKernel,
+        command: Some("strip"),
+    },
 ];
 
 /// The packages for `needs` that are not installed.
@@ -97,11 +115,15 @@ pub(super) fn install(packages: &[&Package]) -> anyhow::Result<()> {
             names.join(" ")
         );
     }
-    // The package lists of a new machine are empty, those of an old one name versions that are gone.
-    run(&mut apt_get(&["update", "-q"])?)?;
+    update()?;
     let mut install = apt_get(&["install", "-q", "-y", "--no-install-recommends"])?;
     install.args(&names);
     run(&mut install)
+}
+
+/// The package lists of a new machine are empty, those of an old one name versions that are gone.
+pub(super) fn update() -> anyhow::Result<()> {
+    run(&mut apt_get(&["update", "-q"])?)
 }
 
 fn apt_get(args: &[&str]) -> anyhow::Result<Command> {
