@@ -76,8 +76,7 @@ fn grown(bpf_root: &Path, default: Sizes) -> Sizes {
     };
     let size = |map: MapId, default: u32, pinned: u32, versions: u64| {
         let used = facts.iter().find(|fact| fact.id == map).and_then(|fact| fact.used).unwrap_or_default();
-        let is_full = u64::from(used) * versions * 4 > u64::from(pinned) * 3;
-        default.max(if is_full { pinned.saturating_mul(2) } else { pinned })
+        grow(default, pinned, u64::from(used) * versions)
     };
     Sizes {
         frontends: size(MapId::Frontends, default.frontends, pinned.frontends, 1),
@@ -93,6 +92,12 @@ fn grown(bpf_root: &Path, default: Sizes) -> Sizes {
     }
 }
 
+/// Entries of a map that had `pinned` and holds `used`.
+fn grow(default: u32, pinned: u32, used: u64) -> u32 {
+    let is_full = used * 4 > u64::from(pinned) * 3;
+    default.max(if is_full { pinned.saturating_mul(2) } else { pinned })
+}
+
 fn checks(report: &selftest::Report) -> Vec<api::Check> {
     let selftest::Report { passed, unsupported, took: _ } = report;
     let check = |check: &selftest::Check, detail: &str| api::Check {
@@ -103,4 +108,20 @@ fn checks(report: &selftest::Report) -> Vec<api::Check> {
     let passed = passed.iter().map(|c| check(c, "as expected"));
     let unsupported = unsupported.iter().map(|c| check(c, "the kernel has no IPv6"));
     passed.chain(unsupported).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_that_are_nearly_full_double_and_none_shrinks() {
+        assert_eq!(grow(1000, 1000, 0), 1000);
+        assert_eq!(grow(1000, 1000, 750), 1000);
+        assert_eq!(grow(1000, 1000, 751), 2000);
+        // As large as it was, though little is left in it: a restart does not make it anew.
+        assert_eq!(grow(1000, 4000, 10), 4000);
+        assert_eq!(grow(1000, 500, 10), 1000);
+        assert_eq!(grow(1000, u32::MAX, u64::from(u32::MAX)), u32::MAX);
+    }
 }
