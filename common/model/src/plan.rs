@@ -15,6 +15,8 @@
 //!   (or a refusal) only where that is the old or the new state.
 //! - A frontend points at a published service. A published run and a slot that a run names are never edited; only
 //!   the membership bits of a slot are.
+//! - That also holds for a program that read a frontend a while ago and follows it now: what a frontend has left
+//!   changes or goes only after a grace period.
 //! - Records, slots, Maglev tables and service indices that a program may still look at are not written again before
 //!   [`Planner::reclaim`].
 //! - An operation that failed has changed neither the maps nor the planner's view of them.
@@ -83,6 +85,8 @@ pub struct Planner {
     /// Indices that belong to nobody and go as soon as no frontend points at them.
     released: BTreeSet<ServiceIndex>,
     frontends: BTreeMap<FrontendKey, FrontendValue>,
+    /// Restored indices that no frontend points at, by the names of service and port.
+    restored: BTreeMap<(Box<str>, Box<str>), ServiceIndex>,
     room: Room,
     without_maglev: BTreeMap<ServicePortKey, MaglevLack>,
 }
@@ -109,6 +113,7 @@ impl Planner {
             by_key: BTreeMap::new(),
             released: BTreeSet::new(),
             frontends: BTreeMap::new(),
+            restored: BTreeMap::new(),
             room: Room::new(options.sizes),
             without_maglev: BTreeMap::new(),
         }
@@ -140,6 +145,7 @@ impl Planner {
         tables: &mut W,
     ) -> Outcome<W::Error> {
         dirty.merge(self.everything());
+        self.restored.clear();
         let unowned = self.held.iter().filter(|(_, held)| !matches!(held.who, Who::Owner(_)));
         self.released.extend(unowned.map(|(index, _)| *index));
         self.reconcile(desired, dirty, tables)
@@ -175,7 +181,7 @@ impl Planner {
     }
 
     /// What programs may still look at, and nobody else does: to be handed to [`Self::reclaim`] after a grace period
-    /// that began after this call. `None` where there is nothing.
+    /// that began after this call. `None` where nothing waits for one.
     pub fn take_retired(&mut self) -> Option<Retired> {
         self.room.take_retired()
     }

@@ -114,9 +114,13 @@ impl<D: Desired, W: TableWriter> Pass<'_, D, W> {
         if let Err(problem) = self.writer.write(&op) {
             return self.give_up(key, problem);
         }
-        let Planner { held, frontends, .. } = &mut *self.planner;
+        let Planner { held, frontends, room, .. } = &mut *self.planner;
         if let Some(held) = before.and_then(|before| held.get_mut(&before.service())) {
             held.remove_frontend(key);
+        }
+        let stood_in = before.or_else(|| frontends.get(&wildcard(key)).copied());
+        if let Some(held) = stood_in.and_then(|before| held.get_mut(&before.service())) {
+            held.note_left(key, room.mark(), true);
         }
         if let Some(held) = held.get_mut(&value.service()) {
             held.add_frontend(*key);
@@ -137,8 +141,10 @@ impl<D: Desired, W: TableWriter> Pass<'_, D, W> {
                 return self.give_up(key, problem);
             }
             self.planner.frontends.remove(key);
-            if let Some(held) = self.planner.held.get_mut(&value.service()) {
+            let Planner { held, frontends, room, .. } = &mut *self.planner;
+            if let Some(held) = held.get_mut(&value.service()) {
                 held.remove_frontend(key);
+                held.note_left(key, room.mark(), frontends.contains_key(&wildcard(key)));
             }
         }
         self.pending.remove(key);

@@ -18,6 +18,20 @@ pub(super) struct Held {
     pub(super) ranges: Vec<HeldRange>,
     /// Those that point here, in order.
     pub(super) frontends: Vec<FrontendKey>,
+    /// The last frontend that was answered here and is not, or not as before.
+    pub(super) left: Option<Left>,
+}
+
+/// Programs that began before a frontend left may still follow it here: one that pointed here, or one that a
+/// frontend for any address of the node stood in for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    pub(super) key: FrontendKey,
+    /// [`super::room::Room::mark`] of any frontend that left.
+    pub(super) mark: u64,
+    /// That of one that now points elsewhere; 0 where there was none. Who follows one that was deleted may find
+    /// nothing here.
+    pub(super) moved: u64,
 }
 
 /// Whose an index is.
@@ -87,6 +101,7 @@ impl Held {
             backends: Vec::new(),
             ranges: Vec::new(),
             frontends: Vec::new(),
+            left: None,
         }
     }
 
@@ -117,6 +132,12 @@ impl Held {
         if let Ok(at) = self.frontends.binary_search(key) {
             self.frontends.remove(at);
         }
+    }
+
+    /// Notes that `key` is not answered by this service any more; `moves` where another one answers.
+    pub(super) fn note_left(&mut self, key: &FrontendKey, mark: u64, moves: bool) {
+        let moved = if moves { mark } else { self.left.map_or(0, |left| left.moved) };
+        self.left = Some(Left { key: *key, mark, moved });
     }
 }
 

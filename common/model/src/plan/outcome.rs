@@ -14,8 +14,8 @@ pub struct Outcome<E> {
     pub writes: u64,
     /// What keeps its last good version. Worth a report, and a retry with backoff.
     pub failures: Vec<Failure<E>>,
-    /// Services that go on after the next [`super::Planner::reclaim`]: not an error.
-    pub waiting: BTreeSet<ServicePortKey>,
+    /// What goes on after the next [`super::Planner::reclaim`]: not an error.
+    pub waiting: BTreeSet<Subject>,
 }
 
 impl<E> Outcome<E> {
@@ -53,7 +53,7 @@ pub enum Problem<E> {
     Full(#[from] Shortage),
     #[error(transparent)]
     Name(#[from] NameTooLong),
-    #[error("belongs to service {}, which does not exist", Subject::Service(.0.clone()))]
+    #[error("belongs to {}, which does not exist", Subject::Service(.0.clone()))]
     NoService(ServicePortKey),
 }
 

@@ -5,7 +5,7 @@ use portway_datapath::{FrontendKey, ServiceIndex};
 use super::held::{Held, Who, maglev_tables};
 use super::outcome::{Failure, Outcome, Problem, Resource, Shortage, Subject};
 use super::publish::{Maglev, MaglevLack, Trouble, Writer, complete, publish};
-use super::{Planner, frontends};
+use super::{Planner, cleanup, frontends};
 use crate::loadbalancer::{Desired, DesiredService, Dirty, ServicePortKey};
 use crate::tables::TableWriter;
 
@@ -33,6 +33,11 @@ pub(super) struct Pass<'a, D, W: TableWriter> {
     pub(super) unsettled: BTreeSet<ServicePortKey>,
     /// Those of `unsettled` that wait for frontends to leave.
     deferred: BTreeSet<ServicePortKey>,
+    /// Those of `unsettled` that go on after a grace period, for programs may still come to them by a frontend that
+    /// left, or after another one of these.
+    delayed: BTreeSet<ServicePortKey>,
+    /// Released services that go after a grace period, for the same reason.
+    lingering: BTreeSet<Subject>,
     /// Those of `unsettled` that found no room.
     short: BTreeMap<ServicePortKey, Shortage>,
     /// Those of `short` that no grace period helps: frontends don't wait for them.
@@ -65,6 +70,8 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
             no_room: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             deferred: BTreeSet::new(),
+            delayed: BTreeSet::new(),
+            lingering: BTreeSet::new(),
             short: BTreeMap::new(),
             stuck: BTreeSet::new(),
             unclean: BTreeSet::new(),
@@ -135,6 +142,10 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
         let result = if self.is_published(index, key, &wanted) {
             Ok(())
         } else if !self.is_shared(index, key) {
+            if !self.is_quiet(index) {
+                self.delayed.insert(key.clone());
+                return;
+            }
             self.publish(index, key, &wanted)
         } else if place == Place::InPlace {
             self.deferred.insert(key.clone());
@@ -154,13 +165,18 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
         }
     }
 
-    /// An index without an owner that a frontend of this service points at, if the names agree.
+    /// An index without an owner that a frontend of this service points at, or none does, if the names agree.
     fn adopt(&mut self, key: &ServicePortKey) -> Option<ServiceIndex> {
         let planner = &mut *self.planner;
         let index = self.desired.frontends_of(key).iter().find_map(|frontend| {
             let index = planner.frontends.get(frontend)?.service();
             planner.held.get(&index)?.who.can_become(key).then_some(index)
-        })?;
+        });
+        let by_names = |restored: &mut BTreeMap<_, _>| {
+            let names = (key.service().into(), (*key.port_name).into());
+            if restored.is_empty() { None } else { restored.remove(&names) }
+        };
+        let index = index.or_else(|| by_names(&mut planner.restored))?;
         planner.held.get_mut(&index)?.who = Who::Owner(key.clone());
         planner.released.remove(&index);
         Some(index)
@@ -189,6 +205,13 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
                 .is_some_and(|wanted| wanted.service == *key && Some(wanted.kind) == now);
             !stays || (frontends::is_wildcard(frontend) && self.has_insert_before(frontend))
         })
+    }
+
+    /// Whether every program that comes to `index` comes by a frontend that points there.
+    fn is_quiet(&mut self, index: ServiceIndex) -> bool {
+        let Planner { held, room, .. } = &mut *self.planner;
+        held.get(&index)
+            .is_none_or(|held| held.version.is_none() || held.left.is_none_or(|left| room.is_over(left.mark)))
     }
 
     fn complete(&mut self, key: &ServicePortKey, wanted: &DesiredService) -> Result<(), Trouble<W::Error>> {
@@ -251,8 +274,8 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
         Ok(())
     }
 
-    /// Publishes what waits for frontends to leave: where they have left, in place; where they can't before it, at a
-    /// second index.
+    /// Services that frontends had to leave first: in place after a grace period where they have left or will, and at
+    /// a second index where they can't before it.
     fn settle_deferred(&mut self) {
         for round in 0.. {
             let before = self.deferred.len();
@@ -260,7 +283,12 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
                 return;
             }
             for key in self.deferred.clone() {
-                self.settle(&key, if round < ROUNDS { Place::InPlace } else { Place::Elsewhere });
+                if self.follows_a_delayed_one(&key) {
+                    self.deferred.remove(&key);
+                    self.delayed.insert(key);
+                } else {
+                    self.settle(&key, if round < ROUNDS { Place::InPlace } else { Place::Elsewhere });
+                }
             }
             if self.deferred.len() == before
                 && let Some(first) = self.deferred.first().cloned()
@@ -269,6 +297,18 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
             }
             self.move_frontends();
         }
+    }
+
+    /// Whether a frontend that is to leave this service goes to one that a grace period lets go on.
+    fn follows_a_delayed_one(&self, key: &ServicePortKey) -> bool {
+        let index = self.planner.by_key.get(key);
+        let Some(held) = index.and_then(|index| self.planner.held.get(index)) else { return false };
+        !self.delayed.is_empty()
+            && held
+                .frontends
+                .iter()
+                .filter_map(|frontend| self.desired.frontend(frontend))
+                .any(|wanted| wanted.service != *key && self.delayed.contains(&wanted.service))
     }
 
     /// Removes the released services that no frontend points at.
@@ -284,14 +324,26 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
     fn remove(&mut self, index: ServiceIndex) {
         let Planner { held, room, released, .. } = &mut *self.planner;
         if let Some(leftover) = held.get_mut(&index) {
-            if let Err(problem) = super::cleanup::remove(index, leftover, room, &mut self.writer) {
-                let subject = match &leftover.who {
-                    Who::Owner(key) | Who::Former(key) => {
-                        self.unclean.insert(key.clone());
-                        Subject::Service(key.clone())
-                    }
-                    Who::Restored { .. } => Subject::Leftover(index),
+            let subject = match &leftover.who {
+                Who::Owner(key) | Who::Former(key) => Subject::Service(key.clone()),
+                Who::Restored { .. } => Subject::Leftover(index),
+            };
+            if let Some(left) = leftover.left
+                && leftover.version.is_some()
+                && !room.is_over(left.moved)
+            {
+                match &subject {
+                    Subject::Service(key) => self.unclean.insert(key.clone()),
+                    // It has no key that could stay dirty.
+                    Subject::Frontend(_) | Subject::Leftover(_) => self.pending.insert(left.key),
                 };
+                self.lingering.insert(subject);
+                return;
+            }
+            if let Err(problem) = cleanup::remove(index, leftover, room, &mut self.writer) {
+                if let Subject::Service(key) = &subject {
+                    self.unclean.insert(key.clone());
+                }
                 self.fail(subject, problem);
                 return;
             }
@@ -317,10 +369,11 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
     }
 
     fn finish(mut self, dirty: &mut Dirty) -> Outcome<W::Error> {
-        let mut waiting = BTreeSet::new();
+        let mut waiting = std::mem::take(&mut self.lingering);
+        waiting.extend(std::mem::take(&mut self.delayed).into_iter().map(Subject::Service));
         for (key, shortage) in std::mem::take(&mut self.short) {
             if self.planner.room.waits(shortage.resource) {
-                waiting.insert(key);
+                waiting.insert(Subject::Service(key));
             } else {
                 self.fail(Subject::Service(key), Problem::Full(shortage));
             }

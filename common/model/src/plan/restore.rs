@@ -13,8 +13,8 @@ impl Planner {
     /// Adopts what the maps hold, left by a run that ended anywhere between two operations. Nothing is written.
     ///
     /// Everything known before is forgotten, and [`super::Retired`] values from before free nothing. Every restored
-    /// service keeps its version until [`Self::reconcile`] finds who wants it: a service with the same names, one of
-    /// whose frontends points at it. What nobody wants goes with [`Self::prune`].
+    /// service keeps its version until [`Self::reconcile`] finds who wants it: a service with the same names, if one of
+    /// its frontends points at it or no frontend does. What nobody wants goes with [`Self::prune`].
     ///
     /// Records and slots that the run before had given up are taken for free: between its end and the first
     /// reconcile the caller waits for a grace period, if programs are attached. Maglev tables are built again, for a
@@ -53,6 +53,11 @@ impl Planner {
         for held in self.held.values_mut() {
             held.backends.sort_by_key(|b| (b.addr, b.port, b.published == 0));
             held.ranges.sort_by_key(|range| range.prefix);
+        }
+        for (index, held) in self.held.iter().filter(|(_, held)| held.frontends.is_empty()) {
+            if let Who::Restored { service, port } = &held.who {
+                self.restored.insert((service.clone(), port.clone()), *index);
+            }
         }
         self.restore_room(&used_slots, dump.source_ranges.len() as u32);
     }

@@ -16,15 +16,18 @@ pub struct Retired {
     services: Vec<ServiceIndex>,
     /// Of the planner's view that it was taken from: [`super::Planner::restore`] begins another.
     epoch: u64,
+    /// Programs that began before it are gone once it is reclaimed.
+    mark: u64,
 }
 
 impl Retired {
     fn counts(&self) -> [usize; 4] {
-        let Self { runs, maglev, slots, services, epoch: _ } = self;
+        let Self { runs, maglev, slots, services, epoch: _, mark: _ } = self;
         [runs.len(), maglev.len(), slots.len(), services.len()]
     }
 
-    /// How many things wait.
+    /// How many things wait to be free. There may be none: some changes only have to wait for programs that began
+    /// before the last one.
     pub fn len(&self) -> usize {
         self.counts().iter().sum()
     }
@@ -51,6 +54,12 @@ pub(super) struct Room {
     retired: Retired,
     /// What [`Retired`] values outside hold: runs, Maglev tables, slots, services.
     lent: [usize; 4],
+    /// What happens now is over for every program once a [`Retired`] with this mark is reclaimed.
+    mark: u64,
+    /// What happened at this mark and before is over.
+    quiet: u64,
+    /// The latest mark that somebody waits for.
+    awaited: u64,
 }
 
 impl Room {
@@ -68,6 +77,9 @@ impl Room {
             epoch: 0,
             retired: Retired::default(),
             lent: [0; 4],
+            mark: 1,
+            quiet: 0,
+            awaited: 0,
         }
     }
 
@@ -90,11 +102,13 @@ impl Room {
     }
 
     pub(super) fn take_retired(&mut self) -> Option<Retired> {
-        if self.retired.is_empty() {
+        if self.retired.is_empty() && self.awaited < self.mark {
             return None;
         }
         let mut retired = std::mem::take(&mut self.retired);
         retired.epoch = self.epoch;
+        retired.mark = self.mark;
+        self.mark += 1;
         for (lent, taken) in self.lent.iter_mut().zip(retired.counts()) {
             *lent += taken;
         }
@@ -108,7 +122,8 @@ impl Room {
         for (lent, taken) in self.lent.iter_mut().zip(retired.counts()) {
             *lent = lent.saturating_sub(taken);
         }
-        let Retired { runs, maglev, slots, services, epoch: _ } = retired;
+        let Retired { runs, maglev, slots, services, epoch: _, mark } = retired;
+        self.quiet = self.quiet.max(mark);
         runs.into_iter().for_each(|extent| self.runs.release(extent));
         maglev.into_iter().for_each(|extent| self.maglev.release(extent));
         slots.into_iter().for_each(|slot| self.slots.give_back(slot.get()));
@@ -125,6 +140,20 @@ impl Room {
             Resource::Frontends | Resource::SourceRanges | Resource::Incarnations => return false,
         };
         self.lent[at] + self.retired.counts()[at] > 0
+    }
+
+    /// For [`Self::is_over`], of what happens now.
+    pub(super) const fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Whether every program that began before `mark` has ended. If not, the next [`Retired`] is asked for.
+    pub(super) fn is_over(&mut self, mark: u64) -> bool {
+        let is_over = mark <= self.quiet;
+        if !is_over {
+            self.awaited = self.awaited.max(mark);
+        }
+        is_over
     }
 
     pub(super) fn next_generation(&mut self) -> u32 {

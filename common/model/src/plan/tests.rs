@@ -1,5 +1,10 @@
 mod checker;
 mod crash;
+mod envelope;
+mod orders;
 mod random;
+mod restored;
+mod room;
 mod shape;
+mod single;
 mod world;

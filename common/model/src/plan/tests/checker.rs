@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use portway_datapath::{
-    BackendIndex, Client, Destination, Family, FrontendKey, LocalAddress, Membership, NodeConfig, RunBackend,
-    RunHeader, RunOffset, ServiceIndex, ServiceWord, Settings, Tables, Verdict, translate,
+    BackendIndex, Client, Destination, Family, FrontendKey, FrontendValue, LocalAddress, Membership,
+    NodeConfig, RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceWord, Settings, Tables, Verdict,
+    translate,
 };
 
 use super::world::{Answer, NODE, NODE6, World, addr, destinations, frontend_keys, inside};
@@ -25,6 +26,8 @@ pub(super) struct Checker {
     maglev: Cooling<(u32, u32)>,
     slots: Cooling<BackendIndex>,
     services: Cooling<ServiceIndex>,
+    /// For each destination: the frontends that programs may have read and not followed yet, with what was allowed.
+    followers: Vec<Cooling<(FrontendValue, BTreeSet<Answer>)>>,
     period: u64,
     incarnation: u32,
     clients: u64,
@@ -32,8 +35,6 @@ pub(super) struct Checker {
     pub(super) lives: u64,
     /// Where a service's traffic policies change, bits are the intersection of old and new for a while.
     keeps_policies: bool,
-    /// A restored frontend may point anywhere.
-    pub(super) may_point_nowhere: bool,
 }
 
 impl Checker {
@@ -51,12 +52,12 @@ impl Checker {
             maglev: Vec::new(),
             slots: Vec::new(),
             services: Vec::new(),
+            followers: vec![Vec::new(); destinations().len()],
             period: 0,
             incarnation: 0,
             clients: 100,
             lives: u64::MAX,
             keeps_policies: true,
-            may_point_nowhere: false,
         }
     }
 
@@ -67,6 +68,10 @@ impl Checker {
             .iter()
             .map(|to| worlds.clone().into_iter().map(|world| world.answer(to)).collect())
             .collect();
+        // Who read a frontend a while ago may also get what was wanted at any time since.
+        for (followers, allowed) in self.followers.iter_mut().zip(&self.allowed) {
+            followers.iter_mut().for_each(|(_, (_, before))| before.extend(allowed.iter().cloned()));
+        }
         let policies =
             worlds.clone().into_iter().flat_map(|w| &w.services).map(|(k, s)| (k, s.flags.bits() & 3));
         let distinct: BTreeSet<_> = policies.collect();
@@ -85,12 +90,31 @@ impl Checker {
         self.maglev.retain(|(since, _)| *since >= period);
         self.slots.retain(|(since, _)| *since >= period);
         self.services.retain(|(since, _)| *since >= period);
+        self.followers.iter_mut().for_each(|of_one| of_one.retain(|(since, _)| *since >= period));
     }
 
     /// Looks every destination up, by two clients: one that comes back and one that is new.
     pub(super) fn look(&mut self, after: &str) {
         self.clients += 1;
-        for (to, allowed) in self.destinations.iter().zip(&self.allowed) {
+        for ((to, allowed), followers) in self.destinations.iter().zip(&self.allowed).zip(&mut self.followers)
+        {
+            for (_, (value, before)) in followers.iter() {
+                let answer = answer_of(&self.tables, *value);
+                if !allowed.contains(&answer) && !before.contains(&answer) {
+                    self.violations.push(format!(
+                        "after {after}: who follows an earlier {value:?} of {to:?} gets {answer:?}, not one of {allowed:?}"
+                    ));
+                }
+            }
+            if let Some(value) = read_frontend(&self.tables, to) {
+                match followers
+                    .iter_mut()
+                    .find(|(since, (known, _))| (*since, *known) == (self.period, value))
+                {
+                    Some((_, (_, before))) => before.extend(allowed.iter().cloned()),
+                    None => followers.push((self.period, (value, allowed.clone()))),
+                }
+            }
             for netns in [7, self.clients] {
                 let verdict = translate(&self.tables, Client { netns }, *to);
                 if !allowed.iter().any(|answer| fits(&verdict, answer)) {
@@ -113,10 +137,8 @@ impl Checker {
         let Some(value) = self.tables.frontend(key) else { return };
         let index = value.service();
         let Some(run) = self.tables.service(index).and_then(ServiceWord::run) else {
-            if !self.may_point_nowhere {
-                self.violations
-                    .push(format!("after {after}: {key:?} points at {index:?}, which is not published"));
-            }
+            self.violations
+                .push(format!("after {after}: {key:?} points at {index:?}, which is not published"));
             return;
         };
         let header = header(&self.tables, run);
@@ -238,7 +260,24 @@ impl TableWriter for Checker {
         self.note_retired(op);
         self.tables.write(op).map_err(Stopped::Table)?;
         self.ops.push(op.clone());
-        self.look(&format!("{op:?}"));
+        let is_read = match op {
+            // No program reads them on the socket path.
+            TableOp::WriteMaglev { .. }
+            | TableOp::NameService { .. }
+            | TableOp::ForgetService { .. }
+            | TableOp::InsertSourceRange { .. }
+            | TableOp::DeleteSourceRange { .. } => false,
+            TableOp::WriteRun { .. }
+            | TableOp::WriteBackend { .. }
+            | TableOp::StoreBackendState { .. }
+            | TableOp::Publish { .. }
+            | TableOp::InsertFrontend { .. }
+            | TableOp::StoreFrontend { .. }
+            | TableOp::DeleteFrontend { .. } => true,
+        };
+        if is_read {
+            self.look(&format!("{op:?}"));
+        }
         Ok(())
     }
 }
@@ -258,15 +297,20 @@ fn fits(verdict: &Verdict, answer: &Answer) -> bool {
 
 /// The whole set that the version which answers now can give.
 fn published_answer(tables: &MemoryTables, to: &Destination) -> Answer {
+    read_frontend(tables, to).map_or(Answer::Pass, |value| answer_of(tables, value))
+}
+
+fn read_frontend(tables: &MemoryTables, to: &Destination) -> Option<FrontendValue> {
     let any = match to.addr.family() {
         Family::V4 => addr("0.0.0.0"),
         Family::V6 => addr("::"),
     };
     let on_node = tables.local_address(&to.addr).is_some();
     let exact = tables.frontend(&FrontendKey::new(to.addr, to.port, to.protocol));
-    let value =
-        exact.or_else(|| tables.frontend(&FrontendKey::new(any, to.port, to.protocol)).filter(|_| on_node));
-    let Some(value) = value else { return Answer::Pass };
+    exact.or_else(|| tables.frontend(&FrontendKey::new(any, to.port, to.protocol)).filter(|_| on_node))
+}
+
+fn answer_of(tables: &MemoryTables, value: FrontendValue) -> Answer {
     let Some(run) = tables.service(value.service()).and_then(ServiceWord::run) else { return Answer::Pass };
     let header = header(tables, run);
     let set = inside(&header, value.kind().unwrap());

@@ -25,6 +25,12 @@ pub(super) struct Service {
     tables: Vec<u16>,
 }
 
+impl Service {
+    pub(super) fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+}
+
 pub(super) fn shape(tables: &MemoryTables) -> Vec<Service> {
     let dump = tables.dump();
     assert_eq!(dump.stray_names, []);

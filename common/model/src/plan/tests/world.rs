@@ -143,7 +143,7 @@ pub(super) fn service(backends: &[&str]) -> DesiredService {
                 addr: socket.ip().into(),
                 port: Port::new(socket.port()),
                 cluster: sets != "L",
-                local: sets != "",
+                local: !sets.is_empty(),
             }
         })
         .collect();
