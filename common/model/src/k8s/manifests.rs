@@ -80,7 +80,7 @@ impl Manifests {
                     continue;
                 };
                 let key = (object.kind(), Arc::clone(object.name()));
-                match self.objects.hold(&path, key.clone(), object, self.pass) {
+                match hold(&mut self.objects, &path, key.clone(), object, self.pass) {
                     Held::Twice => rejects.push(twice(&key, "is in this file before; the first one counts")),
                     Held::Shadowed => keys.push(key),
                     Held::Same => keys.push(key),
@@ -213,40 +213,37 @@ enum Held {
     Twice,
 }
 
-trait Hold {
-    fn hold(&mut self, path: &Arc<Path>, key: Key, object: Object, pass: u64) -> Held;
-}
-
-impl Hold for HashMap<Key, Vec<Holder>> {
-    fn hold(&mut self, path: &Arc<Path>, key: Key, object: Object, pass: u64) -> Held {
-        let holders = self.entry(key).or_default();
-        match holders.binary_search_by(|holder| holder.path.cmp(path)) {
-            Ok(at) => {
-                let Some(holder) = holders.get_mut(at) else {
-                    return Held::Twice;
-                };
-                if holder.pass == pass {
-                    return Held::Twice;
-                }
-                holder.pass = pass;
-                if holder.object == object {
-                    return if at == 0 { Held::Same } else { Held::Shadowed };
-                }
-                holder.object = object.clone();
-                if at == 0 { Held::Wins(object) } else { Held::Shadowed }
-            }
-            Err(at) => {
-                let same = at == 0 && holders.first().is_some_and(|winner| winner.object == object);
-                let shadowed = at > 0;
-                holders.reserve_exact(1);
-                holders.insert(at, Holder { path: Arc::clone(path), object: object.clone(), pass });
-                match (shadowed, same) {
-                    (true, _) => Held::Shadowed,
-                    (false, true) => Held::Same,
-                    (false, false) => Held::Wins(object),
-                }
-            }
+/// Notes that the file at `path` has `object`.
+fn hold(
+    objects: &mut HashMap<Key, Vec<Holder>>,
+    path: &Arc<Path>,
+    key: Key,
+    object: Object,
+    pass: u64,
+) -> Held {
+    let holders = objects.entry(key).or_default();
+    let at = holders.partition_point(|holder| holder.path < *path);
+    let wins = at == 0;
+    // An object that is as it was stays the one that others hold too.
+    let (object, same) = match holders.first().filter(|_| wins) {
+        Some(winner) if winner.object == object => (winner.object.clone(), true),
+        Some(_) | None => (object, false),
+    };
+    match holders.get_mut(at).filter(|holder| holder.path == *path) {
+        Some(holder) if holder.pass == pass => return Held::Twice,
+        Some(holder) => {
+            holder.pass = pass;
+            holder.object = object.clone();
         }
+        None => {
+            holders.reserve_exact(1);
+            holders.insert(at, Holder { path: Arc::clone(path), object: object.clone(), pass });
+        }
+    }
+    match (wins, same) {
+        (false, _) => Held::Shadowed,
+        (true, true) => Held::Same,
+        (true, false) => Held::Wins(object),
     }
 }
 
