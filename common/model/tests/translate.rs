@@ -1,5 +1,7 @@
 //! The socket path on tables in memory: the order of its steps, and what each remembers.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use std::net::IpAddr;
 
 use portway_datapath::layout::Sizes;
