@@ -35,13 +35,12 @@ impl Agent {
     fn ask(&self, path: &str) -> Result<Vec<u8>, Failure> {
         let mut stream =
             UnixStream::connect(&self.socket).map_err(|error| self.down(error.kind(), &error))?;
+        // 1.0: the answer ends where the connection does, and is not cut into chunks.
+        let request = format!("GET {path} HTTP/1.0\r\nHost: portway\r\nConnection: close\r\n\r\n");
         let asked = stream
             .set_read_timeout(Some(PATIENCE))
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-            // 1.0: the answer ends where the connection does, and is not cut into chunks.
-            .and_then(|()| {
-                write!(stream, "GET {path} HTTP/1.0\r\nHost: portway\r\nConnection: close\r\n\r\n")
-            });
+            .and_then(|()| stream.write_all(request.as_bytes()));
         let mut answer = Vec::new();
         match asked.and_then(|()| stream.read_to_end(&mut answer)) {
             Ok(_) => Ok(answer),
@@ -113,9 +112,13 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut head = [0; 1024];
-            let n = stream.read(&mut head).unwrap();
-            assert!(head[..n].starts_with(b"GET /v1/rows HTTP/1.0\r\n"));
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            assert!(head.starts_with(b"GET /v1/rows HTTP/1.0\r\n"));
             stream.write_all(answer.as_bytes()).unwrap();
         });
         (dir, Agent::at(&socket))
@@ -146,9 +149,9 @@ mod tests {
 
     #[test]
     fn an_agent_that_is_down_is_named_with_its_socket_and_the_mend() {
-        let agent = Agent::at(Path::new("/nonexistent/portway.sock"));
+        let agent = Agent::at(Path::new("/proc/nobody/portway.sock"));
         let failure = agent.get::<Vec<u32>>("/v1/rows").unwrap_err();
         let text = failure.error.to_string();
-        assert!(text.contains("/nonexistent/portway.sock") && text.contains("start portway-agent"), "{text}");
+        assert!(text.contains("/proc/nobody/portway.sock") && text.contains("start portway-agent"), "{text}");
     }
 }

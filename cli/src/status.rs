@@ -28,7 +28,8 @@ fn brief(status: &Status) -> String {
     let mut table = Table::plain();
     table.row(["Portway:", &health(status)]);
     table.row(["Node:", or_dash(&status.node)]);
-    table.row(["KubeProxyReplacement:", &format!("{}   [{}]", replacement.status, devices(replacement))]);
+    let names: Vec<_> = replacement.devices.iter().map(|device| device.name.as_str()).collect();
+    table.row(["KubeProxyReplacement:", &format!("{}   [{}]", replacement.status, names.join(", "))]);
     for source in &status.sources {
         table.row(["Source:", &source_line(source)]);
     }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
 use crate::command::{close, say, succeeds, timed};
-use crate::demo::{binaries, build_binaries, build_object, run_tests_as_root};
+use crate::demo::{binaries, build_object, run_tests_as_root};
 use crate::{setup, workspace};
 pub(crate) use junit::Counts;
 
@@ -51,7 +51,8 @@ impl Suite {
             // The default members: all but the kernel programs, which build for another target.
             Self::Unit => (&[], format!("not ({KERNEL}) and not ({GOLDEN})"), false),
             Self::Golden => (&["--package", "portway-model"], GOLDEN.to_owned(), false),
-            // The packages of the unit tests, so that what is built for those is not built again.
+            // The packages of the unit tests, so that what is built for those is not built again; and among them are
+            // those whose binaries the tests run.
             Self::Kernel => (&[], KERNEL.to_owned(), true),
             Self::Cluster | Self::Faults | Self::Conformance => return None,
         };
@@ -125,7 +126,6 @@ pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool)
 fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Counts, bool)> {
     if plan.on_the_kernel {
         build_object()?;
-        crate::command::run(&mut build_binaries()?)?;
     }
     let profile = if long { "long" } else { "default" };
     let report = workspace::root().join("target/nextest").join(profile).join("junit.xml");
@@ -137,7 +137,7 @@ fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Cou
             let mut counts = junit::counts(&text).with_context(|| format!("reading {}", report.display()))?;
             let mut all_passed = passed;
             if plan.suite == Suite::Unit && filter.is_none_or(|filter| "mutants".contains(filter)) {
-                let caught = succeeds(&mut mutants(long)?)?;
+                let caught = succeeds(&mut mutants(long))?;
                 counts.add(Counts::one(caught));
                 all_passed &= caught;
             }
@@ -150,12 +150,11 @@ fn run_one(plan: &Plan, filter: Option<&str>, long: bool) -> anyhow::Result<(Cou
 }
 
 /// Lines of the model changed one at a time: the oracle must notice. Not a test of nextest's, since it builds copies of
-/// the model; it counts as one.
-fn mutants(long: bool) -> anyhow::Result<Command> {
-    let mut mutants = workspace::cargo()?;
-    mutants.args(["run", "--package", "portway-tests", "--bin", "portway-mutants", "--"]);
+/// the model; it counts as one. nextest has built it, with the tests of its package.
+fn mutants(long: bool) -> Command {
+    let mut mutants = Command::new(binaries().join("portway-mutants"));
     mutants.args(long.then_some("--long"));
-    Ok(mutants)
+    mutants
 }
 
 fn nextest(plan: &Plan, filter: Option<&str>, long: bool, profile: &str) -> anyhow::Result<Command> {
@@ -167,6 +166,7 @@ fn nextest(plan: &Plan, filter: Option<&str>, long: bool, profile: &str) -> anyh
         nextest.env("PORTWAY_LONG", "1");
     }
     if plan.on_the_kernel {
+        // Building the tests of a package builds its binaries too: agent, command and the tests' own.
         nextest.env("PORTWAY_BIN_DIR", binaries());
         run_tests_as_root(&mut nextest);
     }
