@@ -1,6 +1,8 @@
 //! The model beside the oracle: manifests through the agent's own path up to the tables, and what differs.
 
 pub mod lookups;
+pub mod snapshot;
+pub mod walk;
 
 use std::fmt::Write as _;
 use std::path::Path;

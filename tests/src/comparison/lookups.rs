@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portway_datapath::{
     Addr, Client, Destination, FrontendKey, Membership, PassReason, Port, Protocol, RunBackend, RunHeader,
-    Tables, Verdict, translate,
+    ServiceWord, Tables, Verdict, translate,
 };
 use portway_model::tables::{Row, TableDump, TableOp, TableWriter};
 
@@ -149,7 +149,7 @@ fn whole_set<T: Tables>(tables: &T, dialled: &FrontendKey) -> Result<Answer, Str
     let kind = value.kind().filter(|_| value.is_of(&key)).ok_or_else(|| format!("{of} has a bad value"))?;
     let run = tables
         .service(value.service())
-        .and_then(portway_datapath::ServiceWord::run)
+        .and_then(ServiceWord::run)
         .ok_or_else(|| format!("{of} points at service {} without a version", value.service().get()))?;
     let record = |n: u32| tables.record(run.plus(n)).ok_or_else(|| format!("{of} has a run cut short"));
     let header = RunHeader::from_first(&record(0)?);
