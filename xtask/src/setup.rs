@@ -36,6 +36,8 @@ enum Need {
     Namespaces,
     Nextest,
     Deny,
+    /// A client that is not ours.
+    HttpClient,
     /// The oldest supported kernel and a machine to run it in.
     OldKernel,
 }
@@ -43,11 +45,20 @@ enum Need {
 impl Scope {
     const fn needs(self) -> &'static [Need] {
         match self {
-            Self::All => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::Deny, Need::OldKernel],
+            Self::All => &[
+                Need::EbpfToolchain,
+                Need::Namespaces,
+                Need::Nextest,
+                Need::Deny,
+                Need::HttpClient,
+                Need::OldKernel,
+            ],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
             Self::Unit => &[Need::Nextest],
-            Self::Test => &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::OldKernel],
+            Self::Test => {
+                &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::HttpClient, Need::OldKernel]
+            }
             Self::Check => &[Need::Deny],
         }
     }

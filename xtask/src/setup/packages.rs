@@ -54,6 +54,12 @@ const PACKAGES: &[Package] = &[
         command: Some("ip"),
     },
     Package {
+        name: "curl",
+        why: "asks the agent of a test for its health",
+        for_need: Need::HttpClient,
+        command: Some("curl"),
+    },
+    Package {
         name: "qemu-system-x86",
         why: "runs the hook tests on an older kernel",
         for_need: Need::OldKernel,
