@@ -11,9 +11,12 @@
 //! world up until Ctrl-C.
 
 pub mod agent;
+pub mod backends;
 pub mod bpf;
 pub mod cgroup;
+pub mod dns;
 pub mod fixture;
+pub mod http;
 pub mod manifest;
 pub mod mount;
 pub mod namespace;
@@ -25,6 +28,7 @@ pub mod vm;
 pub mod world;
 
 pub use agent::Agent;
+pub use backends::Backends;
 pub use cgroup::Cgroup;
 pub use namespace::Namespace;
 pub use nix::errno::Errno;

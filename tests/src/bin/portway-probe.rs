@@ -7,8 +7,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use portway_tests::harness::probe::protocol::{Answer, Protocol, Reply, Request, Tally};
+use portway_tests::harness::probe::protocol::{Answer, Protocol, Reply, Request, Resolver, Tally};
 use portway_tests::harness::socket::{netns_cookie, reset_on_close};
+use portway_tests::harness::{dns, http};
 
 /// Far above what an answer takes on a busy machine, far below what a person waits for a test.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -35,6 +36,8 @@ fn main() -> anyhow::Result<()> {
 struct Sockets {
     open: HashMap<u32, Open>,
     next: u32,
+    /// The number of the last DNS query.
+    queries: u16,
 }
 
 enum Open {
@@ -109,6 +112,15 @@ fn act(sockets: &mut Sockets, request: Request) -> io::Result<Reply> {
             Some(_) => Reply::Closed,
             None => mistake("socket"),
         },
+        Request::Http { to } => {
+            let mut stream = connect(to)?;
+            let peer = stream.peer_addr()?;
+            Reply::Answered { answer: parse(&http::get(&mut stream, to)?, peer)?, socket: None }
+        }
+        Request::Dns { resolver, to } => {
+            sockets.queries = sockets.queries.wrapping_add(1);
+            Reply::Answered { answer: ask(resolver, sockets.queries, to)?, socket: None }
+        }
         Request::Connects { to, count, per_second } => Reply::Tally(connects(&to, count, per_second)),
         Request::NetnsCookie => Reply::Cookie { cookie: netns_cookie(&udp_socket(false)?)? },
     })
@@ -182,6 +194,34 @@ fn exchange(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
     let mut buffer = [0; 256];
     let (len, source) = socket.recv_from(&mut buffer)?;
     parse(&String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()), source)
+}
+
+/// One DNS query, on a socket of its own.
+fn ask(resolver: Resolver, id: u16, to: SocketAddr) -> io::Result<Answer> {
+    let query = dns::query(id);
+    let mut buffer = [0; 512];
+    let (message, peer) = match resolver {
+        Resolver::Tcp => {
+            let mut stream = connect(to)?;
+            let peer = stream.peer_addr()?;
+            dns::write_message(&mut stream, &query)?;
+            (dns::read_message(&mut stream)?, peer)
+        }
+        Resolver::ConnectedUdp => {
+            let socket = udp_socket(to.is_ipv6())?;
+            socket.connect(to)?;
+            socket.send(&query)?;
+            let len = socket.recv(&mut buffer)?;
+            (buffer.get(..len).unwrap_or_default().to_vec(), socket.peer_addr()?)
+        }
+        Resolver::Udp => {
+            let socket = udp_socket(to.is_ipv6())?;
+            socket.send_to(&query, to)?;
+            let (len, source) = socket.recv_from(&mut buffer)?;
+            (buffer.get(..len).unwrap_or_default().to_vec(), source)
+        }
+    };
+    parse(&dns::read_answer(id, &message)?, peer)
 }
 
 /// `<name> <client address>`.

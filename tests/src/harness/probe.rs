@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 
-pub use protocol::{Answer, Protocol, Tally};
+pub use protocol::{Answer, Protocol, Resolver, Tally};
 use protocol::{Reply, Request};
 
 use super::{Cgroup, Namespace, Process, eventually};
@@ -55,6 +55,16 @@ impl Probe {
     /// Connects a UDP socket, sends a datagram, reads who answers, closes.
     pub fn udp(&mut self, to: impl ToAddress) -> Result<Outcome> {
         self.answer(&Request::Connect { protocol: Protocol::Udp, to: to.to_address()?, keep: false })
+    }
+
+    /// Gets `/` from an HTTP server of [`super::Backends`].
+    pub fn http(&mut self, to: impl ToAddress) -> Result<Outcome> {
+        self.answer(&Request::Http { to: to.to_address()? })
+    }
+
+    /// Asks a DNS server of [`super::Backends`].
+    pub fn dns(&mut self, resolver: Resolver, to: impl ToAddress) -> Result<Outcome> {
+        self.answer(&Request::Dns { resolver, to: to.to_address()? })
     }
 
     /// As [`Self::tcp`] and [`Self::udp`], but the socket stays open.

@@ -6,9 +6,19 @@ use std::net::SocketAddr;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
     Tcp,
+    Udp,
+}
+
+/// How a resolver asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resolver {
+    Tcp,
+    /// On a connected socket, as glibc's does.
+    ConnectedUdp,
+    /// By `sendto(2)`, and the answer must come from there, as musl's does.
     Udp,
 }
 
@@ -21,6 +31,8 @@ pub enum Request {
     SendMany { socket: u32, to: SocketAddr, count: u32 },
     Bind { protocol: Protocol, addr: SocketAddr },
     Close { socket: u32 },
+    Http { to: SocketAddr },
+    Dns { resolver: Resolver, to: SocketAddr },
     Connects { to: Vec<SocketAddr>, count: u32, per_second: u32 },
     NetnsCookie,
 }
