@@ -187,10 +187,12 @@ fn maps_that_contradict_each_other_are_made_anew() {
     let publish = |service, run| TableOp::Publish { service: index(service), word: word(run, 5) };
     let huge = RunHeader { cluster_len: u32::MAX, cluster_start: 1, local_len: 1, ..RunHeader::default() };
     let crooked = RunHeader { cluster_len: 1, cluster_start: 0, local_len: 2, ..RunHeader::default() };
+    let with_gap = RunHeader { cluster_len: 1, cluster_start: 2, local_len: 1, ..RunHeader::default() };
     let write_run =
         |header: RunHeader| TableOp::WriteRun { at: RunOffset::new(1), records: header.records().into() };
     let foreign = FrontendValue::new(&key(9), FrontendKind::ClusterIp, index(1));
-    let damages: [Damage; 9] = [
+    let empty = || TableOp::WriteRun { at: RunOffset::new(30), records: run(0..0) };
+    let damages: [Damage; 11] = [
         ("a word past the end", vec![publish(1, SMALL.runs)], |i| {
             matches!(i, Inconsistency::RunPastEnd { .. })
         }),
@@ -201,6 +203,12 @@ fn maps_that_contradict_each_other_are_made_anew() {
         ("a set past its run", vec![write_run(crooked)], |i| matches!(i, Inconsistency::Header { .. })),
         ("two services in one run", vec![publish(3, 1)], |i| {
             matches!(i, Inconsistency::Backend { .. } | Inconsistency::RunsOverlap { .. })
+        }),
+        ("two empty services in one run", vec![empty(), publish(4, 30), publish(5, 30)], |i| {
+            matches!(i, Inconsistency::RunsOverlap { .. })
+        }),
+        ("a backend of neither set", vec![write_run(with_gap)], |i| {
+            matches!(i, Inconsistency::Header { .. })
         }),
         (
             "a backend of another service",

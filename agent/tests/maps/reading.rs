@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portway_agent::maps::{KernelTables, MapError, MapId};
-use portway_datapath::{Counter, RunHeader, RunOffset, ServiceWord};
+use portway_datapath::{Counter, RunHeader, RunOffset, ServiceIndex, ServiceWord};
 use portway_model::tables::TableOp;
 
 use crate::fixture::*;
@@ -73,9 +73,14 @@ fn facts_count_what_is_in_use() {
 /// never sees a mixture.
 #[test]
 fn a_dump_beside_a_writer_is_never_a_mixture() {
+    const MOVING: ServiceIndex = ServiceIndex::new(30);
     let fs = BpfFs::mount();
     let (mut tables, _) = fs.open();
     let reader = KernelTables::open_read_only(fs.root()).unwrap();
+    // They are read between the frontends and the service that moves: time for it to do so.
+    for n in 6..28 {
+        write(&mut tables, &service(n, 200 + n * 8, n..n + 3));
+    }
     // Backend n is in slot n and belongs to the version n % 8; version v has the backends with n % 8 == v. Odd
     // versions belong to service A with frontend 1, even ones to B with frontend 2.
     let backends = |version: u32| (0..16).map(move |n| n * 8 + version);
@@ -90,15 +95,22 @@ fn a_dump_beside_a_writer_is_never_a_mixture() {
             tables,
             &[
                 TableOp::DeleteFrontend { key: key(other) },
-                TableOp::Publish { service: index(5), word: ServiceWord::NONE },
+                TableOp::Publish { service: MOVING, word: ServiceWord::NONE },
                 TableOp::WriteRun { at: RunOffset::new(at), records },
-                TableOp::NameService { service: index(5), name: name(mine) },
-                TableOp::Publish { service: index(5), word: word(at, generation) },
-                TableOp::InsertFrontend { key: key(mine), value: value(mine, 5) },
+                TableOp::NameService { service: MOVING, name: name(mine) },
+                TableOp::Publish { service: MOVING, word: word(at, generation) },
+                TableOp::InsertFrontend { key: key(mine), value: value(mine, MOVING.get()) },
             ],
         );
     };
     let stop = AtomicBool::new(false);
+    // Also by a panic of the reader, which would wait for the writer.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let (mut whole, mut with_frontend) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -108,9 +120,12 @@ fn a_dump_beside_a_writer_is_never_a_mixture() {
                 publish(&mut tables, generation);
             }
         });
+        let _stop = Stop(&stop);
         for _ in 0..3_000 {
             let dump = reader.dump().unwrap();
-            let Some(service) = dump.services.first() else { continue };
+            let Some(service) = dump.services.iter().find(|service| service.index == MOVING) else {
+                continue;
+            };
             let version = service.word.generation() % 8;
             let found: Vec<_> = service.backends.iter().map(|b| b.index.get()).collect();
             assert_eq!(
@@ -122,12 +137,11 @@ fn a_dump_beside_a_writer_is_never_a_mixture() {
             let owner = if version % 2 == 1 { 1 } else { 2 };
             assert_eq!(service.service, format!("default/web-{owner}"));
             whole += 1;
-            for (key, _) in &dump.frontends {
+            for (key, _) in dump.frontends.iter().filter(|(_, value)| value.service() == MOVING) {
                 assert_eq!(*key, crate::fixture::key(owner), "of generation {}", service.word.generation());
+                with_frontend += 1;
             }
-            with_frontend += dump.frontends.len();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{whole} dumps held a service, {with_frontend} a frontend");
     assert!(whole > 100 && with_frontend > 100, "the writer and the reader hardly met");
