@@ -218,10 +218,13 @@ fn answers(rows: &[Row]) -> BTreeMap<FrontendKey, Answer> {
     all
 }
 
+/// Sees the tables after an operation that succeeded.
+pub type Look<'a, W> = Box<dyn FnMut(&W, &TableOp) + 'a>;
+
 /// A writer that has somebody look after every operation that changed something.
 pub struct Watched<'a, W> {
     pub inner: W,
-    pub look: Box<dyn FnMut(&W, &TableOp) + 'a>,
+    pub look: Look<'a, W>,
 }
 
 impl<W: TableWriter> TableWriter for Watched<'_, W> {

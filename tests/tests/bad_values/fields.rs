@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// What a field holds, which says what is bad for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     Address,
     /// 1 to 65535.
     Port,
@@ -29,13 +29,13 @@ pub enum Shape {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Field {
-    pub object: &'static str,
+pub(crate) struct Field {
+    pub(crate) object: &'static str,
     /// JSON pointer into the object.
-    pub pointer: &'static str,
-    pub shape: Shape,
+    pub(crate) pointer: &'static str,
+    pub(crate) shape: Shape,
     /// Without it the object means nothing: absence and null are bad too.
-    pub required: bool,
+    pub(crate) required: bool,
 }
 
 const fn field(object: &'static str, pointer: &'static str, shape: Shape, required: bool) -> Field {
@@ -46,7 +46,7 @@ use Shape::{
     Address, Bool, List, Map, Name, OptionalPort, Port, PortName, Prefix, Seconds, Text, Time, Word,
 };
 
-pub const FIELDS: &[Field] = &[
+pub(crate) const FIELDS: &[Field] = &[
     field("service", "/metadata", Map, true),
     field("service", "/metadata/name", Name, true),
     field("service", "/metadata/namespace", Name, false),
@@ -140,14 +140,14 @@ pub const FIELDS: &[Field] = &[
 
 /// A value and what it is called in a report.
 #[derive(Clone, Debug)]
-pub struct Bad {
-    pub what: &'static str,
+pub(crate) struct Bad {
+    pub(crate) what: &'static str,
     /// `None` takes the field away.
-    pub value: Option<Value>,
+    pub(crate) value: Option<Value>,
 }
 
 /// What must be refused in `field`, which holds `good`.
-pub fn bad_values(field: &Field, good: &Value) -> Vec<Bad> {
+pub(crate) fn bad_values(field: &Field, good: &Value) -> Vec<Bad> {
     let mut bad: Vec<(&'static str, Value)> = vec![];
     let strings = [("empty", json!("")), ("huge string", json!("x".repeat(100_000)))];
     let wrong_for_text = [

@@ -3,15 +3,15 @@
 use serde_json::Value;
 
 /// A broken form of a file that held `healthy`, called `what`.
-pub struct BrokenFile {
-    pub what: String,
-    pub bytes: Vec<u8>,
+pub(crate) struct BrokenFile {
+    pub(crate) what: String,
+    pub(crate) bytes: Vec<u8>,
     /// Whether the file as a whole can't be read: it keeps its last good objects and is named.
-    pub unreadable: bool,
+    pub(crate) unreadable: bool,
 }
 
 /// `text` is a readable file of several documents; `object` one of them.
-pub fn broken_files(text: &str, object: &Value) -> Vec<BrokenFile> {
+pub(crate) fn broken_files(text: &str, object: &Value) -> Vec<BrokenFile> {
     let mut all = Vec::new();
     let mut add = |what: &str, bytes: Vec<u8>, unreadable: bool| {
         all.push(BrokenFile { what: what.to_owned(), bytes, unreadable });

@@ -4,6 +4,9 @@
 //! rows of the neighbours must be what they are without the victim, and something must say which object, which field
 //! and why. Broken files must keep what they last held.
 
+#![expect(clippy::expect_used, clippy::panic, reason = "a test: a case that cannot be made must fail loudly")]
+
+mod contradictions;
 mod fields;
 mod files;
 mod world;
@@ -152,7 +155,36 @@ fn report(cases: u64, failures: &[String]) {
     assert!(failures.is_empty(), "{} of {cases} cases are wrong:\n{shown}", failures.len());
 }
 
-/// All victims sound, in one file with a healthy object: nothing is refused.
+#[test]
+fn a_contradiction_is_named_and_leaves_the_rest_alone() {
+    let others = neighbours();
+    let healthy = run(&others).rows;
+    let (mut cases, mut failures) = (0, Vec::new());
+    for case in contradictions::contradictions() {
+        cases += 1;
+        let mut steps = others.clone();
+        for (name, mut object) in world::victims() {
+            if name == case.object {
+                *object.pointer_mut(case.pointer).expect("a field") = case.value.clone();
+            }
+            steps.push((format!("{name}.yaml"), object.to_string().into_bytes()));
+        }
+        Random::new(cases).shuffle(&mut steps);
+        let outcome = run(&steps);
+        if !outcome.healthy_rows().into_iter().eq(&healthy) {
+            failures.push(format!("{}: changed the rows of its neighbours", case.what));
+        }
+        let is_named =
+            |reject: &Reject| reject.name.contains("victim") && parts(&reject.field) == parts(case.named);
+        if !outcome.rejects.iter().any(is_named) {
+            failures.push(format!("{}: named nowhere: {:?}", case.what, outcome.rejects));
+        }
+    }
+    println!("{cases} cases: contradictions");
+    report(cases, &failures);
+}
+
+/// Nothing is refused of the victims as they are.
 #[test]
 fn sound_victims_are_not_refused() {
     let mut steps = neighbours();

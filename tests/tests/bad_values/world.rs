@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-pub const NODE: &str = "node-a";
+pub(crate) const NODE: &str = "node-a";
 
 /// What is read only where clusterIPs and podIPs are absent.
 fn of_one_address() -> Vec<(&'static str, Value)> {
@@ -33,7 +33,7 @@ fn of_one_address() -> Vec<(&'static str, Value)> {
 }
 
 /// Everything about a victim says `victim`, so that a row or a reject of one is known by its name.
-pub fn victims() -> Vec<(&'static str, Value)> {
+pub(crate) fn victims() -> Vec<(&'static str, Value)> {
     let mut victims = vec![
         (
             "service",
@@ -121,7 +121,7 @@ pub fn victims() -> Vec<(&'static str, Value)> {
 }
 
 /// Their rows must stay as they are whatever the victims hold.
-pub fn neighbours() -> Vec<Value> {
+pub(crate) fn neighbours() -> Vec<Value> {
     let slice = |name: &str, family: &str, addresses: [&str; 2]| {
         json!({
             "apiVersion": "discovery.k8s.io/v1",
