@@ -179,6 +179,21 @@ fn overlapping_runs_are_never_taken_for_free() {
 }
 
 #[test]
+fn services_that_share_a_run_come_apart() {
+    let (a, b) = (key("ns/a", "http"), key("ns/b", ""));
+    let world = World::default()
+        .with(a.clone(), service(&[]))
+        .with(b.clone(), service(&[]))
+        .at(frontend("10.96.0.1:80/TCP"), FrontendKind::ClusterIp, &a)
+        .at(frontend("10.96.0.2:80/TCP"), FrontendKind::ClusterIp, &b);
+    let mut run = programmed(world);
+    let (a, b) = (run.index_of("ns/a"), run.index_of("ns/b"));
+    run.damage(&[TableOp::Publish { service: b, word: run.word(a) }]);
+    run.recover();
+    assert_ne!(run.word(a).run(), run.word(b).run());
+}
+
+#[test]
 fn leftovers_of_every_kind_go_with_prune() {
     let mut run = programmed(two());
     let stray = ServiceIndex::new(40);

@@ -151,6 +151,28 @@ fn frontends_that_make_room_do_not_wait_for_those_that_need_it() {
 }
 
 #[test]
+fn a_frontend_goes_before_the_service_that_needs_its_slots_is_published() {
+    // As above, but here it is the service of the one that comes which finds no room.
+    let (a, b) = (key("ns/a", "http"), key("ns/b", ""));
+    let before = World::default().with(a.clone(), service(&["10.1.0.1:80"])).at(
+        frontend("0.0.0.0:443/TCP"),
+        FrontendKind::NodePort,
+        &a,
+    );
+    let after = World::default().with(b.clone(), service(&["10.1.0.2:80"])).at(
+        frontend("10.0.0.1:443/TCP"),
+        FrontendKind::LoadBalancer,
+        &b,
+    );
+    let mut small = Small::new(Sizes { backends: 2, ..SIZES });
+    assert!(small.go_to(before).is_settled());
+    let outcome = small.go_to(after);
+    assert_eq!((outcome.failures.len(), outcome.waiting.len()), (0, 1), "{outcome:?}");
+    small.grace();
+    assert!(small.again().is_settled());
+}
+
+#[test]
 fn small_maps_settle_after_any_change() {
     let sizes = Sizes { frontends: 12, services: 16, runs: 120, backends: 64, source_ranges: 24, ..SIZES };
     let (mut small, mut dice) = (Small::new(sizes), Dice(7));
