@@ -18,8 +18,8 @@ pub(crate) fn run(
     if !yes && !confirmed(bpf_root)? {
         return Err(anyhow::anyhow!("nothing was changed").into());
     }
-    let done =
-        cleanup(bpf_root, state_dir, socket).context("cleaning up; run it again once that is mended")?;
+    let done = cleanup(bpf_root, state_dir, socket)
+        .context("cannot clean up everything; run it again once this is mended")?;
     match format {
         Format::Json => print_json(&done)?,
         Format::Text if done.is_empty() => print("there was nothing to clean up")?,
