@@ -11,36 +11,72 @@ pub use memory::{FullTable, MemoryTables};
 pub use rows::{BackendSets, Row, rows};
 
 use portway_datapath::{
-    Addr, BackendIndex, BackendSlot, FrontendKey, FrontendValue, Record, RunOffset, ServiceIndex, ServiceName,
-    ServiceWord,
+    Addr, BackendIndex, BackendSlot, FrontendKey, FrontendValue, Record, RunOffset, ServiceIndex,
+    ServiceName, ServiceWord,
 };
 
 /// One change of one map. Each is atomic for a program that reads the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableOp {
     /// Writes records of a run that is not published. One copy into mapped memory.
-    WriteRun { at: RunOffset, records: Vec<Record> },
+    WriteRun {
+        at: RunOffset,
+        records: Vec<Record>,
+    },
     /// Writes slots of Maglev tables of a run that is not published.
-    WriteMaglev { at: u32, slots: Vec<u16> },
+    WriteMaglev {
+        at: u32,
+        slots: Vec<u16>,
+    },
     /// Takes a free slot of `pw_backends`: address first, then the state word.
-    WriteBackend { index: BackendIndex, slot: BackendSlot },
+    WriteBackend {
+        index: BackendIndex,
+        slot: BackendSlot,
+    },
     /// Stores the state word of a slot in use ([`BackendSlot::state`]).
-    StoreBackendState { index: BackendIndex, state: u64 },
+    StoreBackendState {
+        index: BackendIndex,
+        state: u64,
+    },
     /// Names a service index. No program reads it.
-    NameService { service: ServiceIndex, name: Box<ServiceName> },
+    NameService {
+        service: ServiceIndex,
+        name: Box<ServiceName>,
+    },
     /// Removes the name of a service index.
-    ForgetService { service: ServiceIndex },
+    ForgetService {
+        service: ServiceIndex,
+    },
     /// `bits` counts those of the address as [`Addr`]: 96 more than an IPv4 prefix has.
-    InsertSourceRange { service: ServiceIndex, addr: Addr, bits: u8 },
-    DeleteSourceRange { service: ServiceIndex, addr: Addr, bits: u8 },
+    InsertSourceRange {
+        service: ServiceIndex,
+        addr: Addr,
+        bits: u8,
+    },
+    DeleteSourceRange {
+        service: ServiceIndex,
+        addr: Addr,
+        bits: u8,
+    },
     /// The publishing store into `pw_services`.
-    Publish { service: ServiceIndex, word: ServiceWord },
+    Publish {
+        service: ServiceIndex,
+        word: ServiceWord,
+    },
     /// A key that the map does not have.
-    InsertFrontend { key: FrontendKey, value: FrontendValue },
+    InsertFrontend {
+        key: FrontendKey,
+        value: FrontendValue,
+    },
     /// A key that the map has: its word changes in place.
-    StoreFrontend { key: FrontendKey, value: FrontendValue },
+    StoreFrontend {
+        key: FrontendKey,
+        value: FrontendValue,
+    },
     /// A key that the map has.
-    DeleteFrontend { key: FrontendKey },
+    DeleteFrontend {
+        key: FrontendKey,
+    },
 }
 
 /// Where operations go: kernel maps, memory, or memory that fails now and then.

@@ -194,7 +194,8 @@ fn pain_09_affinity_never_gives_a_backend_that_left() {
     }
     // Its state is lowered and nothing else yet: a terminating backend, or one whose removal is half way.
     leave(&mut tables, u32::from(bound.octets()[15]) - 1);
-    let moved = (0..64).map(|_| connect(&tables)).find(|b| *b != bound).expect("chosen anew until it is another");
+    let moved =
+        (0..64).map(|_| connect(&tables)).find(|b| *b != bound).expect("chosen anew until it is another");
     tables.now += 599 * 1_000_000_000;
     assert_eq!(connect(&tables), moved, "refreshed by use");
 }

@@ -29,7 +29,13 @@ pub struct Paired {
 
 /// Connects `rounds` times 500 to the services in turn and 500 to `direct`, alternating. A socket belongs to the
 /// control group that its maker is in, so each round makes the direct ones outside `hooked`, the others inside.
-pub fn paired(hooked: &Path, outside: &Path, services: &[SocketAddr], direct: SocketAddr, rounds: u32) -> Result<Paired> {
+pub fn paired(
+    hooked: &Path,
+    outside: &Path,
+    services: &[SocketAddr],
+    direct: SocketAddr,
+    rounds: u32,
+) -> Result<Paired> {
     const BATCH: usize = 500;
     let mut paired = Paired::default();
     let mut services = services.iter().cycle();

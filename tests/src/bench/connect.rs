@@ -39,7 +39,12 @@ pub fn run(_long: bool) -> Result<Vec<Figure>> {
         Figure::trend(BENCH, "through a ClusterIP, median", service / 1000.0, "us"),
         Figure::at_most(BENCH, "through a ClusterIP / direct, medians", service / direct, "x", 1.05),
         Figure::trend(BENCH, "direct, p99", quantile(&few.direct_ns, 0.99) as f64 / 1000.0, "us"),
-        Figure::trend(BENCH, "through a ClusterIP, p99", quantile(&few.service_ns, 0.99) as f64 / 1000.0, "us"),
+        Figure::trend(
+            BENCH,
+            "through a ClusterIP, p99",
+            quantile(&few.service_ns, 0.99) as f64 / 1000.0,
+            "us",
+        ),
         Figure::at_most(
             BENCH,
             "10,000 services / 1 service, medians",
@@ -88,11 +93,13 @@ fn measure(node: &Node, targets: &[SocketAddr], rounds: u32) -> Result<Paired> {
 
 /// What the kernel measures of the program itself, in a run of its own: the statistics cost time too.
 fn run_times(node: &Node, targets: &[SocketAddr]) -> Result<Vec<Figure>> {
-    let program = portway_agent::programs::attached(&portway_agent::programs::link_dir(node.world.bpf_root()))?
-        .into_iter()
-        .find(|attached| attached.hook == portway_agent::programs::Hook::Connect4)
-        .context("no program is attached to connect4")?;
-    let statistics = aya::sys::enable_stats(aya::sys::Stats::RunTime).context("switch program statistics on")?;
+    let program =
+        portway_agent::programs::attached(&portway_agent::programs::link_dir(node.world.bpf_root()))?
+            .into_iter()
+            .find(|attached| attached.hook == portway_agent::programs::Hook::Connect4)
+            .context("no program is attached to connect4")?;
+    let statistics =
+        aya::sys::enable_stats(aya::sys::Stats::RunTime).context("switch program statistics on")?;
     let mut figures = Vec::new();
     let misses = vec![SocketAddr::new(objects::endpoint(0).into(), objects::PORT); 20_000];
     let hits: Vec<_> = targets.iter().cycle().take(20_000).copied().collect();

@@ -51,13 +51,27 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let publish = hammer(Scenario::Publish, most, true)?;
     let reuses = if long { 1000.0 } else { 20.0 };
-    figures.push(Figure::at_least(BENCH, "publications", publish.done as f64, "publications", f64::from(most)));
-    figures.push(Figure::at_least(BENCH, "fewest reuses of a record", publish.fewest_reuses as f64, "reuses", reuses));
+    figures.push(Figure::at_least(
+        BENCH,
+        "publications",
+        publish.done as f64,
+        "publications",
+        f64::from(most),
+    ));
+    figures.push(Figure::at_least(
+        BENCH,
+        "fewest reuses of a record",
+        publish.fewest_reuses as f64,
+        "reuses",
+        reuses,
+    ));
     figures.push(Figure::trend(BENCH, "publications a second", publish.done as f64 / publish.seconds, "1/s"));
     judge(&mut figures, "publish", &publish.seen);
-    for (name, scenario) in
-        [("affinity", Scenario::Affinity), ("frontends", Scenario::Frontends), ("addresses", Scenario::Addresses)]
-    {
+    for (name, scenario) in [
+        ("affinity", Scenario::Affinity),
+        ("frontends", Scenario::Frontends),
+        ("addresses", Scenario::Addresses),
+    ] {
         judge(&mut figures, name, &hammer(scenario, some, true)?.seen);
     }
     // The test of the test: with memory reused at once, it must see what the grace periods prevent.
@@ -74,7 +88,13 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
 
 fn judge(figures: &mut Vec<Figure>, scenario: &str, seen: &Seen) {
     let Seen { connects, misses, foreign, unjudged } = *seen;
-    figures.push(Figure::at_least(BENCH, format!("{scenario}: connects judged"), (connects - unjudged) as f64, "connects", 1000.0));
+    figures.push(Figure::at_least(
+        BENCH,
+        format!("{scenario}: connects judged"),
+        (connects - unjudged) as f64,
+        "connects",
+        1000.0,
+    ));
     figures.push(Figure::at_most(BENCH, format!("{scenario}: misses"), misses as f64, "connects", 0.0));
     figures.push(Figure::at_most(
         BENCH,
@@ -123,7 +143,8 @@ fn hammer(scenario: Scenario, rounds: u32, wait: bool) -> Result<Outcome> {
     let seconds = begin.elapsed().as_secs_f64();
     publisher.window.stop();
     let said = std::io::read_to_string(output).context("read what the reader saw")?;
-    let seen = serde_json::from_str(&said).with_context(|| format!("the reader said {said:?}; {}", reader.log()))?;
+    let seen =
+        serde_json::from_str(&said).with_context(|| format!("the reader said {said:?}; {}", reader.log()))?;
     Ok(Outcome { done, seconds, fewest_reuses: publisher.tables.fewest_reuses(), seen })
 }
 
@@ -140,10 +161,19 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(tables: KernelTables, sizes: Sizes, scenario: Scenario, wait: bool, window: Window) -> Result<Self> {
+    fn new(
+        tables: KernelTables,
+        sizes: Sizes,
+        scenario: Scenario,
+        wait: bool,
+        window: Window,
+    ) -> Result<Self> {
         let (sender, over) = channel();
         let grace = if wait {
-            Some(GracePeriods::start(move |grace| drop(sender.send(grace))).context("start the grace periods")?)
+            Some(
+                GracePeriods::start(move |grace| drop(sender.send(grace)))
+                    .context("start the grace periods")?,
+            )
         } else {
             None
         };

@@ -31,7 +31,13 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
     let (total, connects) = (seconds(renamed, first.finished), seconds(second.started, second.finished));
     ensure!(second.failures == 0, "{} connects failed once everything was programmed", second.failures);
     let mut figures = vec![
-        Figure::at_most(BENCH, "rename to the last of 10,000 first connects, without the connects", total - connects, "s", 1.0),
+        Figure::at_most(
+            BENCH,
+            "rename to the last of 10,000 first connects, without the connects",
+            total - connects,
+            "s",
+            1.0,
+        ),
         Figure::trend(BENCH, "the 10,000 connects alone", connects, "s"),
         Figure::trend(BENCH, "size of the file", text.len() as f64 / 1e6, "MB"),
     ];
@@ -61,9 +67,26 @@ fn changes(node: &mut Node, count: u32) -> Result<Vec<Figure>> {
     }
     let ms = |ns: u64| ns as f64 / 1e6;
     Ok(vec![
-        Figure::trend(BENCH, "one endpoint change, rename to first connect, median", ms(quantile(&took, 0.5)), "ms"),
-        Figure::at_most(BENCH, "one endpoint change, rename to first connect, p99", ms(quantile(&took, 0.99)), "ms", 10.0),
-        Figure::at_most(BENCH, "map writes for one endpoint change, most", quantile(&writes, 1.0) as f64, "writes", 16.0),
+        Figure::trend(
+            BENCH,
+            "one endpoint change, rename to first connect, median",
+            ms(quantile(&took, 0.5)),
+            "ms",
+        ),
+        Figure::at_most(
+            BENCH,
+            "one endpoint change, rename to first connect, p99",
+            ms(quantile(&took, 0.99)),
+            "ms",
+            10.0,
+        ),
+        Figure::at_most(
+            BENCH,
+            "map writes for one endpoint change, most",
+            quantile(&writes, 1.0) as f64,
+            "writes",
+            16.0,
+        ),
     ])
 }
 

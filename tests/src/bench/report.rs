@@ -16,12 +16,24 @@ pub struct Figure {
 
 impl Figure {
     /// A number that must not be above `bar`.
-    pub fn at_most(bench: &'static str, metric: impl Into<String>, value: f64, unit: &'static str, bar: f64) -> Self {
+    pub fn at_most(
+        bench: &'static str,
+        metric: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        bar: f64,
+    ) -> Self {
         Self { bench, metric: metric.into(), value, unit, bar: Some(bar), ok: value <= bar }
     }
 
     /// A number that must not be below `bar`.
-    pub fn at_least(bench: &'static str, metric: impl Into<String>, value: f64, unit: &'static str, bar: f64) -> Self {
+    pub fn at_least(
+        bench: &'static str,
+        metric: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        bar: f64,
+    ) -> Self {
         Self { bench, metric: metric.into(), value, unit, bar: Some(bar), ok: value >= bar }
     }
 
@@ -36,15 +48,30 @@ pub fn table(figures: &[Figure]) -> String {
     let mut rows = vec![["bench", "metric", "value", "unit", "bar", ""].map(str::to_owned)];
     for Figure { bench, metric, value, unit, bar, ok } in figures {
         let bar_text = bar.map_or_else(|| "-".to_owned(), number);
-        let verdict = if bar.is_none() { "" } else if *ok { "ok" } else { "MISSED" };
-        rows.push([(*bench).to_owned(), metric.clone(), number(*value), (*unit).to_owned(), bar_text, verdict.to_owned()]);
+        let verdict = if bar.is_none() {
+            ""
+        } else if *ok {
+            "ok"
+        } else {
+            "MISSED"
+        };
+        rows.push([
+            (*bench).to_owned(),
+            metric.clone(),
+            number(*value),
+            (*unit).to_owned(),
+            bar_text,
+            verdict.to_owned(),
+        ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; 6] = std::array::from_fn(width);
     let mut text = String::new();
     for [bench, metric, value, unit, bar, verdict] in &rows {
         let [b, m, v, u, r, _] = widths;
-        text.push_str(format!("{bench:b$}  {metric:m$}  {value:>v$}  {unit:u$}  {bar:>r$}  {verdict}").trim_end());
+        text.push_str(
+            format!("{bench:b$}  {metric:m$}  {value:>v$}  {unit:u$}  {bar:>r$}  {verdict}").trim_end(),
+        );
         text.push('\n');
     }
     text

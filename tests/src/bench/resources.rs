@@ -86,7 +86,8 @@ impl Client {
         self.begin();
         let output = self.process.take_stdout().context("the client has no output")?;
         let text = std::io::read_to_string(output).context("read what the client says")?;
-        serde_json::from_str(&text).with_context(|| format!("the client said {text:?}; {}", self.process.log()))
+        serde_json::from_str(&text)
+            .with_context(|| format!("the client said {text:?}; {}", self.process.log()))
     }
 
     /// Its input and output, for a client that is told more than its targets.
@@ -186,8 +187,10 @@ fn rss(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the agent's status")?;
     let mut total = 0;
     for name in ["RssAnon:", "RssShmem:"] {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
-        let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().with_context(|| format!("{name} {line}"))?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
+        let kib: u64 =
+            line.trim().trim_end_matches(" kB").trim().parse().with_context(|| format!("{name} {line}"))?;
         total += kib * 1024;
     }
     Ok(total)

@@ -1,5 +1,6 @@
 use portway_datapath::{
-    Addr, BackendIndex, BackendSlot, FrontendKey, FrontendValue, RunBackend, RunHeader, ServiceIndex, ServiceWord,
+    Addr, BackendIndex, BackendSlot, FrontendKey, FrontendValue, RunBackend, RunHeader, ServiceIndex,
+    ServiceWord,
 };
 
 /// What the maps hold, from the kernel's or from tables in memory. Everything is in order of its key.

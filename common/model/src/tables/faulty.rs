@@ -25,7 +25,8 @@ impl<W> FaultyTables<W> {
 
     fn fails(&mut self) -> bool {
         // Knuth's MMIX generator: the high bits are good enough to pick a victim.
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.one_in != 0 && (self.state >> 33).is_multiple_of(self.one_in)
     }
 }

@@ -3,9 +3,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use portway_datapath::layout::Sizes;
 use portway_datapath::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue, FrontendKey,
-    FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunBackend, RunHeader, RunOffset,
-    ServiceIndex, ServiceName, ServiceWord, Tables,
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
+    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunBackend,
+    RunHeader, RunOffset, ServiceIndex, ServiceName, ServiceWord, Tables,
 };
 
 use super::{ServiceDump, TableDump, TableOp, TableWriter};
@@ -82,7 +82,8 @@ impl MemoryTables {
     pub fn dump(&self) -> TableDump {
         let services: Vec<_> =
             self.services.iter().filter_map(|(index, word)| self.service_dump(*index, *word)).collect();
-        let is_published = |index: &ServiceIndex| self.services.get(index).is_some_and(|word| word.run().is_some());
+        let is_published =
+            |index: &ServiceIndex| self.services.get(index).is_some_and(|word| word.run().is_some());
         TableDump {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
             services,
@@ -245,7 +246,8 @@ impl Tables for MemoryTables {
     }
 
     fn random(&self) -> u32 {
-        let next = self.random.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let next =
+            self.random.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.random.set(next);
         (next >> 32) as u32
     }

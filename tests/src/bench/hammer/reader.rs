@@ -50,14 +50,19 @@ pub fn read(what: &str, window: &Path) -> Result<Seen> {
         socket.connect(*target).with_context(|| format!("connect to {target}"))?;
         let peer = socket.peer_addr().context("ask for the peer")?;
         seen.connects += 1;
-        let verdicts = services.iter().zip(oldest).map(|(service, oldest)| {
-            judge(peer, *service, oldest, window.newest(*service))
-        });
+        let verdicts = services
+            .iter()
+            .zip(oldest)
+            .map(|(service, oldest)| judge(peer, *service, oldest, window.newest(*service)));
         match verdicts.max() {
             Some(Verdict::Right) => {}
             Some(Verdict::Unjudged) => seen.unjudged += 1,
             Some(Verdict::Foreign) | None => {
-                if peer == SocketAddr::V4(*target) { seen.misses += 1 } else { seen.foreign += 1 }
+                if peer == SocketAddr::V4(*target) {
+                    seen.misses += 1
+                } else {
+                    seen.foreign += 1
+                }
                 window.fail();
             }
         }
@@ -80,7 +85,8 @@ fn judge(peer: SocketAddr, service: u32, oldest: u64, newest: u64) -> Verdict {
     }
     let position = u32::from(peer.ip().octets()[2]);
     let right = peer.ip().octets() == address_of(service, position)
-        && (oldest..=newest).any(|version| port_of(version) == peer.port() && position < backends_of(version));
+        && (oldest..=newest)
+            .any(|version| port_of(version) == peer.port() && position < backends_of(version));
     if right { Verdict::Right } else { Verdict::Foreign }
 }
 

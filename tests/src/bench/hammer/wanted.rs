@@ -106,7 +106,11 @@ impl Desired for Wanted {
     }
 
     fn frontends_of(&self, service: &ServicePortKey) -> Vec<FrontendKey> {
-        self.frontends.iter().filter(|(_, frontend)| frontend.service == *service).map(|(key, _)| *key).collect()
+        self.frontends
+            .iter()
+            .filter(|(_, frontend)| frontend.service == *service)
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     fn everything(&self) -> Dirty {
