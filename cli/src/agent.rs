@@ -59,13 +59,14 @@ impl Agent {
 
     fn down(&self, kind: ErrorKind, error: &std::io::Error) -> Failure {
         let socket = self.socket.display();
-        let mend = match kind {
-            ErrorKind::NotFound => {
-                "no such socket: start portway-agent, or name its socket with --socket-path"
-            }
-            ErrorKind::ConnectionRefused => "nobody listens: the agent has ended; start portway-agent",
-            ErrorKind::PermissionDenied => "permission denied: run this as root",
-            _ => return Failure::agent_down(anyhow!("the agent is not reachable on {socket}: {error}")),
+        let mend = if kind == ErrorKind::NotFound {
+            "no such socket: start portway-agent, or name its socket with --socket-path".to_owned()
+        } else if kind == ErrorKind::ConnectionRefused {
+            "nobody listens: the agent has ended; start portway-agent".to_owned()
+        } else if kind == ErrorKind::PermissionDenied {
+            "permission denied: run this as root".to_owned()
+        } else {
+            error.to_string()
         };
         Failure::agent_down(anyhow!(
             "the agent is not reachable on {socket} ({mend}); `portway bpf lb list` reads the kernel's maps without it"
