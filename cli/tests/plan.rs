@@ -1,5 +1,7 @@
 //! The binary itself, where it needs neither a kernel nor an agent.
 
+#![expect(clippy::unwrap_used, reason = "where the binary cannot be run, the test has failed")]
+
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
