@@ -6,9 +6,8 @@
 //!                                         cgroup of its own                program replaced, atomically
 //! ```
 //!
-//! In: a directory with every map pinned under its name; `pw_sock`, whose creation needs the object's type
-//! information, is made and pinned here where it is missing. Out: pinned links, one a hook, that keep the programs
-//! running without the agent. Nothing here reads or writes a map that the agent uses.
+//! In: a directory with every map pinned under its name. Out: pinned links, one a hook, that keep the programs running
+//! without the agent. Nothing here reads or writes a map that the agent uses.
 
 mod error;
 mod hook;

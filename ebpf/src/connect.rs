@@ -2,12 +2,12 @@
 
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use portway_datapath::{Family, SocketTranslation, Verdict, translate};
+use portway_datapath::{Family, Protocol, SocketTranslation, Verdict, translate};
 
+use crate::connected;
 use crate::context::SockAddr;
 use crate::maps::KernelTables;
 use crate::outcome::{Error, Outcome, verdict};
-use crate::storage;
 
 #[cgroup_sock_addr(connect4)]
 pub(crate) fn connect4(ctx: SockAddrContext) -> i32 {
@@ -27,12 +27,16 @@ fn try_connect(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
         Verdict::Translate(translation) => {
             ctx.set(translation.addr, translation.port);
             let memory = SocketTranslation::new(to.addr, to.port, to.protocol, &translation);
-            storage::remember(ctx.socket(), memory)?;
+            connected::remember(ctx.socket_cookie(), &memory)?;
             Ok(Outcome::Proceed)
         }
         Verdict::Pass(_) => {
-            // A UDP socket may have been connected to a service before.
-            storage::forget(ctx.socket());
+            // A UDP socket may have been connected to a service before. (A TCP socket that failed to reach one may be
+            // used again, too; what is remembered of that names another peer, so it says nothing of this one, and the
+            // lookup would cost every connect that is none of ours.)
+            if to.protocol == Protocol::UDP {
+                connected::forget(ctx.socket_cookie());
+            }
             Ok(Outcome::Proceed)
         }
         Verdict::Refuse(_) => Ok(Outcome::Refuse),

@@ -3,6 +3,7 @@
 //! The verifier takes only loads and stores at a constant offset of the context, so each word is read on its own;
 //! copying an array would make the compiler move the pointer ("dereference of modified ctx ptr").
 
+use core::hint::black_box;
 use core::ptr::{read_volatile, write_volatile};
 
 use aya_ebpf::EbpfContext as _;
@@ -53,7 +54,9 @@ impl<'a> SockAddr<'a> {
     /// backends are of one family.
     #[inline(always)]
     pub(crate) fn set(&self, addr: Addr, port: Port) {
-        let sa = self.ctx.sock_addr;
+        // A pointer that the compiler does not know: it would keep the addresses of the fields from the reads before,
+        // and the verifier takes only constant offsets from the context itself.
+        let sa = black_box(self.ctx.sock_addr);
         let [a, b, c, d] = addr.words();
         // SAFETY: as in `addr`; these fields are writable in all hooks that use this.
         unsafe {

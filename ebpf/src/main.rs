@@ -21,6 +21,7 @@
 
 mod bind;
 mod connect;
+mod connected;
 mod context;
 mod maps;
 mod outcome;
@@ -28,7 +29,6 @@ mod peer;
 mod receive;
 mod release;
 mod send;
-mod storage;
 mod store_word;
 
 /// The verifier lets only GPL-compatible programs call the helpers used here.

@@ -1,6 +1,6 @@
 //! The maps, and the [`Tables`] of the decisions on them.
 //!
-//! Nothing outside this module and [`crate::storage`] touches a map. Sizes are the defaults; the loader overrides
+//! Nothing outside this module and [`crate::connected`] touches a map. Sizes are the defaults; the loader overrides
 //! them.
 
 use core::ptr;

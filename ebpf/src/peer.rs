@@ -4,9 +4,9 @@ use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use portway_datapath::{Family, original_peer};
 
+use crate::connected;
 use crate::context::SockAddr;
 use crate::outcome::{Error, Outcome, verdict};
-use crate::storage;
 
 #[cgroup_sock_addr(getpeername4)]
 pub(crate) fn getpeername4(ctx: SockAddrContext) -> i32 {
@@ -21,7 +21,7 @@ pub(crate) fn getpeername6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn try_get_peer(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
-    if let Some(translation) = storage::recall(ctx.socket())
+    if let Some(translation) = connected::recall(ctx.socket_cookie())
         && let Some((addr, port)) = original_peer(translation, ctx.addr(), ctx.port())
     {
         ctx.set(addr, port);

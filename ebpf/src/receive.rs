@@ -4,10 +4,10 @@ use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use portway_datapath::{Family, reply_source};
 
+use crate::connected;
 use crate::context::SockAddr;
 use crate::maps::KernelTables;
 use crate::outcome::{Error, Outcome, verdict};
-use crate::storage;
 
 #[cgroup_sock_addr(recvmsg4)]
 pub(crate) fn recvmsg4(ctx: SockAddrContext) -> i32 {
@@ -22,8 +22,9 @@ pub(crate) fn recvmsg6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn try_receive(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
-    let connected = storage::recall_connected(ctx);
-    let source = reply_source(&KernelTables, ctx.socket_cookie(), connected, ctx.addr(), ctx.port());
+    let cookie = ctx.socket_cookie();
+    let translation = connected::recall_connected(ctx, cookie);
+    let source = reply_source(&KernelTables, cookie, translation, ctx.addr(), ctx.port());
     if let Some((addr, port)) = source {
         ctx.set(addr, port);
     }

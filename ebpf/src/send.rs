@@ -4,10 +4,10 @@ use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use portway_datapath::{Family, Protocol, Verdict, connected_backend, translate_datagram};
 
+use crate::connected;
 use crate::context::SockAddr;
 use crate::maps::KernelTables;
 use crate::outcome::{Error, Outcome, verdict};
-use crate::storage;
 
 /// Also sockets of IPv6 that send to a mapped address.
 #[cgroup_sock_addr(sendmsg4)]
@@ -27,13 +27,14 @@ fn try_send(ctx: &SockAddr<'_>) -> Result<Outcome, Error> {
     if to.protocol != Protocol::UDP {
         return Ok(Outcome::Proceed);
     }
-    if let Some(translation) = storage::recall_connected(ctx)
+    let cookie = ctx.socket_cookie();
+    if let Some(translation) = connected::recall_connected(ctx, cookie)
         && let Some((addr, port)) = connected_backend(translation, to)
     {
         ctx.set(addr, port);
         return Ok(Outcome::Proceed);
     }
-    match translate_datagram(&KernelTables, ctx.client(), ctx.socket_cookie(), to) {
+    match translate_datagram(&KernelTables, ctx.client(), cookie, to) {
         Verdict::Translate(translation) => {
             ctx.set(translation.addr, translation.port);
             Ok(Outcome::Proceed)

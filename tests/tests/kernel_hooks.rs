@@ -1,5 +1,7 @@
 //! One case of each hook in each family, on this kernel and on the oldest one that Portway supports.
 
+#![expect(clippy::unwrap_used, reason = "a test says what it got by panicking")]
+
 use anyhow::Result;
 use portway_tests::harness::fixture::{NODE_PORT, node_port_web};
 use portway_tests::harness::manifest::{Service, TCP, UDP, endpoints};

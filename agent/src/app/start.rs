@@ -88,6 +88,7 @@ fn grown(bpf_root: &Path, default: Sizes) -> Sizes {
         maglev: default.maglev,
         affinity: default.affinity,
         local_addresses: default.local_addresses,
+        sockets: default.sockets,
         exchanges: default.exchanges,
     }
 }

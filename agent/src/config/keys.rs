@@ -222,7 +222,7 @@ pub const KEYS: &[Key] = &[
         "bpf-sock-rev-map-max",
         Kind::Integer { min: 1024, max: 0x00ff_ffff },
         "262144",
-        "UDP exchanges of unconnected sockets that are remembered, two entries each",
+        "Translated sockets that are remembered: connected ones, and half as many exchanges of unconnected UDP",
     ),
     // Watching the agent.
     key(

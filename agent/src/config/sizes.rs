@@ -25,7 +25,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> (Sizes, bool) {
     let source_ranges = entries("bpf-lb-source-range-map-max").or(all);
     let maglev_services = entries("bpf-lb-maglev-map-max").or(all);
     let frontends = all.unwrap_or(default.frontends).max(services.unwrap_or(0));
-    let exchanges = reader.number::<u32>("bpf-sock-rev-map-max") / 2;
+    let sockets = reader.number::<u32>("bpf-sock-rev-map-max");
     let algorithm_is_maglev = reader.text("bpf-lb-algorithm") == "maglev";
     let table_size = reader.parse("bpf-lb-maglev-table-size", super::parse::maglev_size).unwrap_or_default();
     let maglev = match maglev_services {
@@ -46,7 +46,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> (Sizes, bool) {
         affinity: affinity.unwrap_or(default.affinity),
         source_ranges: source_ranges.unwrap_or(default.source_ranges),
         local_addresses: default.local_addresses,
-        exchanges,
+        sockets,
+        exchanges: sockets / 2,
     };
     (sizes, is_default)
 }

@@ -32,7 +32,6 @@ pub enum MapId {
     LocalAddresses,
     Config,
     Metrics,
-    /// Made by the loader from the object, because it needs types that the object describes.
     Sock,
 }
 
@@ -45,7 +44,6 @@ pub enum MapKind {
     PerCpuArray = 6,
     LruHash = 9,
     LpmTrie = 11,
-    SkStorage = 24,
 }
 
 /// Type, sizes and flags of a map.
@@ -148,8 +146,8 @@ impl MapId {
             Self::Maglev => Some("bpf-lb-maglev-map-max"),
             Self::SourceRanges => Some("bpf-lb-source-range-map-max"),
             Self::Affinity => Some("bpf-lb-affinity-map-max"),
-            Self::SockUdp | Self::SockReplies => Some("bpf-sock-rev-map-max"),
-            Self::LocalAddresses | Self::Config | Self::Metrics | Self::Sock => None,
+            Self::Sock | Self::SockUdp | Self::SockReplies => Some("bpf-sock-rev-map-max"),
+            Self::LocalAddresses | Self::Config | Self::Metrics => None,
         }
     }
 
@@ -208,8 +206,10 @@ impl MapId {
             ),
             Self::Config => (MapKind::Array, INDEX, size_of::<NodeConfig>(), 1, MMAPABLE),
             Self::Metrics => (MapKind::PerCpuArray, INDEX, size_of::<u64>(), Counter::ALL.len() as u32, 0),
-            // Keys are sockets; there are as many as there are sockets.
-            Self::Sock => (MapKind::SkStorage, INDEX, size_of::<SocketTranslation>(), 0, NO_PREALLOC),
+            // The key is a socket's cookie.
+            Self::Sock => {
+                (MapKind::Hash, size_of::<u64>(), size_of::<SocketTranslation>(), sizes.sockets, NO_PREALLOC)
+            }
         };
         MapLayout { id: self, kind, key_size: key as u32, value_size: value as u32, entries, flags }
     }

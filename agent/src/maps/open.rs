@@ -48,8 +48,6 @@ pub enum Origin {
     Reused,
     Created,
     Replaced(LayoutDifference),
-    /// `pw_sock` without a pin: the loader makes it.
-    LeftToLoader,
 }
 
 enum Pinned {
@@ -110,19 +108,15 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
                 Origin::Reused
             }
             Pinned::Differs(difference) => Origin::Replaced(difference),
-            Pinned::Matches(_) | Pinned::Missing if map == MapId::Sock => Origin::LeftToLoader,
             Pinned::Matches(_) | Pinned::Missing => Origin::Created,
         };
-        if map != MapId::Sock && origin != Origin::Reused {
+        if origin != Origin::Reused {
             maps.insert(map, create(map, sizes)?);
             new.push(map);
         }
         if !map.is_published() {
             others.insert(map, origin);
         }
-    }
-    if matches!(others.get(&MapId::Sock), Some(Origin::Replaced(_))) {
-        unpin(dir, MapId::Sock)?;
     }
     // Every old pin goes before the first new one comes: a start that ends between leaves pins missing, and the next
     // one begins anew. Old and new maps side by side could pass for one set, and programs may still run on the old.
@@ -219,7 +213,6 @@ impl fmt::Display for Origin {
             Self::Reused => f.write_str("taken over"),
             Self::Created => f.write_str("created"),
             Self::Replaced(difference) => write!(f, "made anew: {difference}"),
-            Self::LeftToLoader => f.write_str("left to the loader"),
         }
     }
 }

@@ -175,11 +175,11 @@ impl MapReader {
         Ok(addresses)
     }
 
-    /// Use, size and memory of every map but `pw_sock`, which has no size: it lives in the sockets.
+    /// Use, size and memory of every map.
     pub fn facts(&self) -> Result<Vec<MapFacts>, MapError> {
         MapId::ALL
             .into_iter()
-            .filter_map(|id| Some((id, self.maps.raw(id)?)))
+            .map(|id| (id, self.maps.raw(id)))
             .map(|(id, raw)| {
                 Ok(MapFacts {
                     id,
@@ -220,7 +220,7 @@ impl MapReader {
                 Some(used)
             }
             MapId::SourceRanges => Some(self.source_ranges()?.len() as u32),
-            MapId::Config | MapId::Metrics => self.maps.raw(map).map(|raw| raw.info().entries),
+            MapId::Config | MapId::Metrics => Some(self.maps.raw(map).info().entries),
             // Programs fill and age them, or a name goes with each service.
             MapId::Maglev
             | MapId::ServiceNames

@@ -8,7 +8,7 @@ use super::error::MapError;
 use super::layout::MapId;
 use super::sys::{Access, RawMap};
 
-/// Every map but `pw_sock`, open.
+/// Every map, open.
 #[derive(Debug)]
 pub(super) struct MapSet {
     pub(super) frontends: RawMap,
@@ -19,6 +19,7 @@ pub(super) struct MapSet {
     pub(super) source_ranges: RawMap,
     pub(super) service_names: RawMap,
     pub(super) affinity: RawMap,
+    pub(super) sock: RawMap,
     pub(super) sock_udp: RawMap,
     pub(super) sock_replies: RawMap,
     pub(super) local_addresses: RawMap,
@@ -45,6 +46,7 @@ impl MapSet {
         let source_ranges = open(MapId::SourceRanges)?;
         let service_names = open(MapId::ServiceNames)?;
         let affinity = open(MapId::Affinity)?;
+        let sock = open(MapId::Sock)?;
         let sock_udp = open(MapId::SockUdp)?;
         let sock_replies = open(MapId::SockReplies)?;
         let local_addresses = open(MapId::LocalAddresses)?;
@@ -58,6 +60,7 @@ impl MapSet {
             affinity: affinity.info().entries,
             source_ranges: source_ranges.info().entries,
             local_addresses: local_addresses.info().entries,
+            sockets: sock.info().entries,
             exchanges: sock_udp.info().entries,
         };
         Ok(Self {
@@ -69,6 +72,7 @@ impl MapSet {
             source_ranges,
             service_names,
             affinity,
+            sock,
             sock_udp,
             sock_replies,
             local_addresses,
@@ -78,23 +82,22 @@ impl MapSet {
         })
     }
 
-    /// `None` for `pw_sock`.
-    pub(super) fn raw(&self, map: MapId) -> Option<&RawMap> {
+    pub(super) fn raw(&self, map: MapId) -> &RawMap {
         match map {
-            MapId::Frontends => Some(&self.frontends),
-            MapId::Services => Some(self.services.map()),
-            MapId::Runs => Some(self.runs.map()),
-            MapId::Maglev => Some(self.maglev.map()),
-            MapId::Backends => Some(self.backends.map()),
-            MapId::SourceRanges => Some(&self.source_ranges),
-            MapId::ServiceNames => Some(&self.service_names),
-            MapId::Affinity => Some(&self.affinity),
-            MapId::SockUdp => Some(&self.sock_udp),
-            MapId::SockReplies => Some(&self.sock_replies),
-            MapId::LocalAddresses => Some(&self.local_addresses),
-            MapId::Config => Some(self.config.map()),
-            MapId::Metrics => Some(&self.metrics),
-            MapId::Sock => None,
+            MapId::Frontends => &self.frontends,
+            MapId::Services => self.services.map(),
+            MapId::Runs => self.runs.map(),
+            MapId::Maglev => self.maglev.map(),
+            MapId::Backends => self.backends.map(),
+            MapId::SourceRanges => &self.source_ranges,
+            MapId::ServiceNames => &self.service_names,
+            MapId::Affinity => &self.affinity,
+            MapId::SockUdp => &self.sock_udp,
+            MapId::SockReplies => &self.sock_replies,
+            MapId::LocalAddresses => &self.local_addresses,
+            MapId::Config => self.config.map(),
+            MapId::Metrics => &self.metrics,
+            MapId::Sock => &self.sock,
         }
     }
 }

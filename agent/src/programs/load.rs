@@ -13,8 +13,8 @@ use super::object::object;
 /// The program that changes an element of a hash map in place; it is run, never attached.
 const STORE_WORD: &str = "pw_store_word";
 
-/// Every map of the object but `pw_sock`.
-const PINNED_MAPS: [&str; 13] = [
+/// Every map of the object.
+const PINNED_MAPS: [&str; 14] = [
     layout::FRONTENDS,
     layout::SERVICES,
     layout::RUNS,
@@ -23,6 +23,7 @@ const PINNED_MAPS: [&str; 13] = [
     layout::AFFINITY,
     layout::SOURCE_RANGES,
     layout::SERVICE_NAMES,
+    layout::SOCK,
     layout::SOCK_UDP,
     layout::SOCK_REPLIES,
     layout::LOCAL_ADDRESSES,
@@ -73,7 +74,6 @@ impl Loader {
     /// Loads every program onto the maps pinned in `maps`, each under its name.
     ///
     /// Their layouts must have been compared with [`portway_datapath::layout`]: the kernel compares nothing.
-    /// `pw_sock`, whose creation needs the object's type information, is made and pinned if it is missing.
     pub fn load(mut self, maps: &Path) -> Result<Programs, ProgramError> {
         for name in PINNED_MAPS {
             let path = maps.join(name);
@@ -82,7 +82,6 @@ impl Loader {
             }
             self.loader.map_pin_path(name, path);
         }
-        self.loader.map_pin_path(layout::SOCK, maps.join(layout::SOCK));
         let mut ebpf = self.open()?;
         let mut loaded = Vec::new();
         let store_word = load_program(&mut ebpf, STORE_WORD, &mut loaded)?;
@@ -104,6 +103,7 @@ impl Loader {
             affinity,
             source_ranges,
             local_addresses,
+            sockets,
             exchanges,
         } = *sizes;
         for (name, entries) in [
@@ -116,6 +116,7 @@ impl Loader {
             (layout::AFFINITY, affinity),
             (layout::SOURCE_RANGES, source_ranges),
             (layout::LOCAL_ADDRESSES, local_addresses),
+            (layout::SOCK, sockets),
             (layout::SOCK_UDP, exchanges),
             (layout::SOCK_REPLIES, exchanges),
         ] {

@@ -24,6 +24,7 @@ pub(crate) const SMALL: Sizes = Sizes {
     affinity: 64,
     source_ranges: 16,
     local_addresses: 16,
+    sockets: 64,
     exchanges: 64,
 };
 

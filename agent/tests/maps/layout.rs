@@ -31,8 +31,7 @@ fn info(map: &Map) -> MapInfo {
         | Map::HashMap(data)
         | Map::LpmTrie(data)
         | Map::LruHashMap(data)
-        | Map::PerCpuArray(data)
-        | Map::SkStorage(data) => data.info().unwrap(),
+        | Map::PerCpuArray(data) => data.info().unwrap(),
         other => panic!("a map of another type: {other:?}"),
     }
 }

@@ -21,10 +21,9 @@ fn the_first_start_creates_every_map() {
     let (tables, opening) = fs.open();
     assert_eq!(opening.published, Published::Created);
     for (map, origin) in &opening.others {
-        let wanted = if *map == MapId::Sock { Origin::LeftToLoader } else { Origin::Created };
-        assert_eq!(*origin, wanted, "{map}");
+        assert_eq!(*origin, Origin::Created, "{map}");
     }
-    for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
+    for map in MapId::ALL {
         assert_eq!(fs.map(map).info(), wanted(map), "{map}");
     }
     assert_eq!(tables.sizes(), SMALL);
@@ -77,7 +76,7 @@ fn changed(map: MapId, field: LayoutField) -> Option<Info> {
             let flags = match map.layout(&SMALL).kind {
                 MapKind::Array => flags ^ mmapable,
                 MapKind::Hash => flags ^ no_prealloc,
-                MapKind::PerCpuArray | MapKind::LruHash | MapKind::LpmTrie | MapKind::SkStorage => {
+                MapKind::PerCpuArray | MapKind::LruHash | MapKind::LpmTrie => {
                     flags | readable_by_programs_alone
                 }
             };
@@ -89,7 +88,7 @@ fn changed(map: MapId, field: LayoutField) -> Option<Info> {
 fn replaced(origin: Origin) -> Option<LayoutDifference> {
     match origin {
         Origin::Replaced(difference) => Some(difference),
-        Origin::Reused | Origin::Created | Origin::LeftToLoader => None,
+        Origin::Reused | Origin::Created => None,
     }
 }
 
@@ -105,7 +104,7 @@ fn a_difference_in_any_field_of_any_layout_is_caught() {
     let fs = BpfFs::mount();
     fs.open();
     let mut caught = 0;
-    for map in MapId::ALL.into_iter().filter(|map| *map != MapId::Sock) {
+    for map in MapId::ALL {
         for field in FIELDS {
             let Some(info) = changed(map, field) else { continue };
             pin_changed(&fs, map, info);
@@ -123,7 +122,7 @@ fn a_difference_in_any_field_of_any_layout_is_caught() {
         }
     }
     // Arrays, six of them, have keys of one size.
-    assert_eq!(caught, 13 * 5 - 6);
+    assert_eq!(caught, 14 * 5 - 6);
 }
 
 #[test]
@@ -137,17 +136,6 @@ fn something_that_is_no_map_is_replaced() {
     let (_, opening) = fs.open();
     let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
     assert_eq!((found.map, found.field, found.found), (MapId::Runs, LayoutField::Kind, 0));
-}
-
-#[test]
-fn socket_storage_of_another_layout_is_left_to_the_loader() {
-    let fs = BpfFs::mount();
-    fs.open();
-    Raw::create(wanted(MapId::Frontends)).unwrap().pin(&fs.pin_of(MapId::Sock)).unwrap();
-    let (_, opening) = fs.open();
-    assert!(matches!(opening.others[&MapId::Sock], Origin::Replaced(_)), "{opening:?}");
-    assert!(!fs.pin_of(MapId::Sock).exists());
-    assert_eq!(opening.published, Published::Reused);
 }
 
 #[test]

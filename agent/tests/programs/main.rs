@@ -166,6 +166,45 @@ fn a_socket_that_turns_to_the_backend_itself_sees_the_backend() {
 }
 
 #[test]
+fn a_socket_is_remembered_while_it_lives_and_is_connected_to_a_service() {
+    for (frontend, listen, name) in CASES {
+        within("remembered", |world| {
+            let tcp = TcpListener::bind(listen).unwrap();
+            world.service(
+                1,
+                FrontendKind::ClusterIp,
+                Protocol::TCP,
+                &[frontend],
+                &[tcp.local_addr().unwrap()],
+            );
+            let udp = UdpSocket::bind(listen).unwrap();
+            world.service(
+                2,
+                FrontendKind::ClusterIp,
+                Protocol::UDP,
+                &[frontend],
+                &[udp.local_addr().unwrap()],
+            );
+            let _programs = world.attach();
+            let to = name(frontend.parse().unwrap());
+            let stream = TcpStream::connect(to).unwrap();
+            let datagrams = UdpSocket::bind(any(to)).unwrap();
+            datagrams.connect(to).unwrap();
+            datagrams.connect(to).unwrap();
+            assert_eq!(world.remembered(), 2);
+            datagrams.connect(name(udp.local_addr().unwrap())).unwrap();
+            assert_eq!(world.remembered(), 1, "it turned away from the service");
+            drop((stream, datagrams));
+            assert_eq!(world.remembered(), 0);
+            // One that never gets there: nobody listens any more.
+            drop(tcp);
+            assert_eq!(errno(TcpStream::connect(to)), libc::ECONNREFUSED);
+            assert_eq!(world.remembered(), 0);
+        });
+    }
+}
+
+#[test]
 fn a_service_without_backends_refuses_every_call() {
     for (frontend, _, name) in CASES {
         within("refuse", |world| {

@@ -14,7 +14,7 @@ use portway_agent::programs::{self, Loader, Programs};
 use portway_datapath::{
     Addr, BackendIndex, BackendSlot, Counter, FrontendKey, FrontendKind, FrontendValue, Membership,
     NodeConfig, Port, Protocol, Record, RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceWord,
-    Settings, layout,
+    Settings, SocketTranslation, layout,
 };
 
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
@@ -126,6 +126,12 @@ impl World {
     }
 
     /// What the programs counted, over all CPUs.
+    /// How many connected sockets are remembered.
+    pub(crate) fn remembered(&self) -> usize {
+        let sockets: HashMap<_, u64, SocketTranslation> = self.map(layout::SOCK).try_into().unwrap();
+        sockets.keys().count()
+    }
+
     pub(crate) fn counted(&self, counter: Counter) -> u64 {
         let metrics: aya::maps::PerCpuArray<_, u64> = self.map(layout::METRICS).try_into().unwrap();
         metrics.get(&(counter as u32), 0).unwrap().iter().sum()
@@ -148,7 +154,7 @@ impl World {
 }
 
 /// Every map that the loader wants pinned, and how many entries it gets here.
-const MAPS: [(&str, Option<u32>); 13] = [
+const MAPS: [(&str, Option<u32>); 14] = [
     (layout::FRONTENDS, Some(16_384)),
     (layout::SERVICES, Some(16_384)),
     (layout::RUNS, Some(65_536)),
@@ -157,6 +163,7 @@ const MAPS: [(&str, Option<u32>); 13] = [
     (layout::AFFINITY, Some(64)),
     (layout::SOURCE_RANGES, Some(64)),
     (layout::SERVICE_NAMES, Some(64)),
+    (layout::SOCK, Some(1024)),
     (layout::SOCK_UDP, Some(1024)),
     (layout::SOCK_REPLIES, Some(1024)),
     (layout::LOCAL_ADDRESSES, Some(64)),
@@ -182,10 +189,8 @@ impl Cgroup {
         let root = root.expect("no cgroup v2 hierarchy is mounted");
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
         let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
-        let (path, old) = (root.join(format!("portway-test-{name}")), root.join(own));
-        if let Err(e) = std::fs::create_dir(&path) {
-            assert_eq!(e.kind(), io::ErrorKind::AlreadyExists, "making a cgroup needs root: {e}");
-        }
+        let (path, old) = (root.join(format!("portway-test-{}-{name}", std::process::id())), root.join(own));
+        std::fs::create_dir(&path).expect("make a cgroup, which needs root");
         let cgroup = Self { path, old };
         cgroup.enter(&cgroup.path);
         cgroup
@@ -199,6 +204,12 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         self.enter(&self.old);
+        // What a test that failed has made inside.
+        for entry in self.path.read_dir().into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                drop(std::fs::remove_dir(entry.path()));
+            }
+        }
         // A thread that was joined may still count as a member for a moment.
         let deadline = Instant::now() + Duration::from_secs(5);
         while let Err(e) = std::fs::remove_dir(&self.path) {

@@ -36,6 +36,8 @@ pub struct Sizes {
     pub affinity: u32,
     pub source_ranges: u32,
     pub local_addresses: u32,
+    /// Connected sockets that are translated. Entries are allocated as they come.
+    pub sockets: u32,
     /// Of `pw_sock_udp` and of `pw_sock_replies`.
     pub exchanges: u32,
 }
@@ -51,6 +53,7 @@ impl Sizes {
         affinity: 65_536,
         source_ranges: 65_536,
         local_addresses: 16_384,
+        sockets: 262_144,
         exchanges: 131_072,
     };
 }

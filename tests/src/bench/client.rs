@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, setsockopt, socket,
+    sockopt,
+};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -96,7 +99,11 @@ pub fn await_name(target: SocketAddr, name: &str) -> Result<u64> {
 /// Accepts connections and drops them, until killed.
 pub fn sink(at: SocketAddr) -> Result<()> {
     pin(1)?;
-    let listener = TcpListener::bind(at).with_context(|| format!("listen on {at}"))?;
+    let listener = tcp_socket()?;
+    bind(listener.as_raw_fd(), &SockaddrIn::from(v4(at)?)).with_context(|| format!("bind {at}"))?;
+    // A connection that its client has reset waits in the queue all the same; a full queue costs a client a second.
+    listen(&listener, Backlog::MAXCONN).with_context(|| format!("listen on {at}"))?;
+    let listener = TcpListener::from(listener);
     loop {
         match listener.accept() {
             Ok((stream, _)) => drop(stream),

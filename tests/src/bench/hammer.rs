@@ -5,6 +5,7 @@
 //! programs run a few hundred thousand times a second; `getpeername` is left unhooked and tells the backend. Which
 //! versions a connection may see stands in [`window`], memory that both sides share.
 
+pub mod interrupt;
 pub mod reader;
 pub mod wanted;
 pub mod window;
@@ -75,7 +76,7 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
         judge(&mut figures, name, &hammer(scenario, some, true)?.seen);
     }
     // The test of the test: with memory reused at once, it must see what the grace periods prevent.
-    let without = hammer(Scenario::Publish, most, false)?;
+    let without = hammer(Scenario::Publish, most * 10, false)?;
     figures.push(Figure::at_least(
         BENCH,
         "failures seen without the grace wait",
@@ -83,6 +84,7 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
         "connects",
         1.0,
     ));
+    figures.push(Figure::trend(BENCH, "publications until then", f64::from(without.done), "publications"));
     Ok(figures)
 }
 

@@ -49,17 +49,23 @@ fn slice(text: &mut String, n: u32, suffix: &str, endpoints: impl Iterator<Item 
 
 /// A List of `services` services, each with a slice of `endpoints` endpoints of its own.
 pub fn services(services: u32, endpoints: u32) -> String {
+    list(services, |n| (n * endpoints..(n + 1) * endpoints).map(endpoint).collect())
+}
+
+/// A List of `services` services that share one endpoint, number 0.
+pub fn services_of_one_backend(services: u32) -> String {
+    list(services, |_| vec![endpoint(0)])
+}
+
+fn list(services: u32, endpoints: impl Fn(u32) -> Vec<Ipv4Addr>) -> String {
     let mut text = String::from(r#"{"apiVersion":"v1","kind":"List","items":["#);
     for n in 0..services {
         if n > 0 {
             text.push(',');
         }
         service(&mut text, n);
-        if endpoints > 0 {
-            text.push(',');
-            let first = n * endpoints;
-            slice(&mut text, n, "a", (first..first + endpoints).map(endpoint));
-        }
+        text.push(',');
+        slice(&mut text, n, "a", endpoints(n).into_iter());
     }
     text.push_str("]}");
     text

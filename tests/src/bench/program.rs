@@ -1,7 +1,7 @@
 //! `bench program` and `bench envelope`: from a rename in the directory to connections.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{ChildStdin, ChildStdout};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,9 +14,11 @@ use crate::harness::Pod;
 
 const BENCH: &str = "program";
 const SERVICES: u32 = 10_000;
+const METRICS: &str = "127.0.0.1:9962";
 
 pub fn run(long: bool) -> Result<Vec<Figure>> {
-    let mut node = Node::start("program", "")?;
+    let mut node = Node::without_agent("program")?;
+    node.world.start_agent(&[&format!("--prometheus-serve-addr={METRICS}")])?;
     let text = objects::services(SERVICES, 10);
     let targets: Vec<_> = (0..SERVICES).map(objects::frontend).collect();
 
@@ -98,10 +100,17 @@ fn put(node: &Node, name: &str, text: &str) -> Result<u64> {
     Ok(before)
 }
 
-/// The agent's own count of map operations.
+/// The agent's own count of map operations, from its metrics.
 fn map_writes(node: &Node) -> Result<u64> {
-    let status: serde_json::Value = serde_json::from_str(&node.world.portway(&["status", "-o", "json"])?)?;
-    status["mapWrites"].as_u64().context("the status has no mapWrites")
+    let text = node.world.node().run(|| {
+        let mut stream = TcpStream::connect(METRICS).context("connect to /metrics")?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        std::io::read_to_string(stream).context("read /metrics")
+    })?;
+    let ops = text.lines().filter(|line| line.starts_with("cilium_bpf_map_ops_total{"));
+    let counts: Vec<f64> = ops.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    ensure!(!counts.is_empty(), "no cilium_bpf_map_ops_total in the metrics:\n{text}");
+    Ok(counts.iter().sum::<f64>() as u64)
 }
 
 /// A client that connects until it sees a name, again and again.

@@ -22,6 +22,7 @@ pub(super) const SIZES: Sizes = Sizes {
     affinity: 16,
     source_ranges: 1,
     local_addresses: 1,
+    sockets: 16,
     exchanges: 16,
 };
 

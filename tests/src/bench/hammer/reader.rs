@@ -4,6 +4,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+use super::interrupt::Interrupts;
 use super::wanted::{MOVING, NODE_ADDRESS, NODE_PORT, SERVICES, address_of, backends_of, frontend, port_of};
 use super::window::Window;
 use crate::bench::client::pin;
@@ -42,11 +43,15 @@ pub fn read(what: &str, window: &Path) -> Result<Seen> {
         fixed.chain([(SocketAddrV4::new(MOVING, 80), vec![0, 1])]).collect()
     };
     let mut seen = Seen::default();
-    for (target, services) in targets.iter().cycle() {
+    let mut interrupts = Interrupts::new()?;
+    for (turn, (target, services)) in targets.iter().cycle().enumerate() {
         if window.is_stopped() {
             break;
         }
         let oldest: Vec<u64> = services.iter().map(|service| window.oldest(*service)).collect();
+        if turn % 16 == 0 {
+            interrupts.aim()?;
+        }
         socket.connect(*target).with_context(|| format!("connect to {target}"))?;
         let peer = socket.peer_addr().context("ask for the peer")?;
         seen.connects += 1;

@@ -25,6 +25,7 @@ pub(super) const SIZES: Sizes = Sizes {
     affinity: 64,
     source_ranges: 64,
     local_addresses: 16,
+    sockets: 64,
     exchanges: 64,
 };
 

@@ -1,0 +1,48 @@
+//! `pw_sock`: what a connected socket was translated to, by the socket's cookie.
+//!
+//! An entry comes with the connect and goes with the socket: cookies are never given twice, and `sock_release` runs for
+//! every socket of user space. (Socket storage would go by itself, but its first allocation takes three quarters of a
+//! connect's program time: 1.4 µs against 0.5.)
+
+use aya_ebpf::bindings::{BPF_ANY, BPF_F_NO_PREALLOC};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::HashMap;
+use portway_datapath::SocketTranslation;
+use portway_datapath::layout::Sizes;
+
+use crate::context::SockAddr;
+use crate::outcome::Error;
+
+#[map(name = "pw_sock")]
+static SOCKETS: HashMap<u64, SocketTranslation> =
+    HashMap::with_max_entries(Sizes::DEFAULT.sockets, BPF_F_NO_PREALLOC);
+
+/// Remembers the translation of a socket, over one of an earlier connect: no other socket reads the entry.
+#[inline(always)]
+pub(crate) fn remember(cookie: u64, translation: &SocketTranslation) -> Result<(), Error> {
+    SOCKETS.insert(cookie, translation, u64::from(BPF_ANY)).map_err(|_| Error::Unremembered)
+}
+
+/// Forgets the translation of a socket; whether there was one.
+#[inline(always)]
+pub(crate) fn forget(cookie: u64) -> bool {
+    // Deleting locks the bucket, also for nothing; looking doesn't.
+    recall(cookie).is_some() && SOCKETS.remove(cookie).is_ok()
+}
+
+/// The translation of a socket; `None` where it was never translated.
+#[inline(always)]
+pub(crate) fn recall<'a>(cookie: u64) -> Option<&'a SocketTranslation> {
+    // SAFETY: a value of the map. It is written in the socket's connect and removed in its release, which the kernel
+    // does not run beside another call on the socket.
+    unsafe { SOCKETS.get(cookie) }
+}
+
+/// The translation of a UDP socket that is connected now.
+///
+/// connect(2) with `AF_UNSPEC` dissolves a socket's association without passing a hook: the entry counts only while the
+/// socket is connected to what it tells.
+#[inline(always)]
+pub(crate) fn recall_connected<'a>(ctx: &SockAddr<'_>, cookie: u64) -> Option<&'a SocketTranslation> {
+    recall(cookie).filter(|translation| translation.backend_port == ctx.connected_port())
+}
