@@ -25,7 +25,7 @@ use portway_model::tables::{TableOp, TableWriter};
 
 use super::client::pin;
 use super::report::Figure;
-use crate::harness::{Process, World};
+use crate::harness::{Process, World, process};
 use reader::Seen;
 use wanted::{SERVICES, Wanted};
 use window::Window;
@@ -48,10 +48,14 @@ enum Scenario {
 }
 
 pub fn run(long: bool) -> Result<Vec<Figure>> {
-    let (most, some) = if long { (10_000_000, 500_000) } else { (500_000, 50_000) };
+    if long { hammer_all(10_000_000, 500_000, 1000.0) } else { hammer_all(500_000, 50_000, 20.0) }
+}
+
+/// `most` publications, `some` rounds of each other scenario, and the same publications without the grace wait. Each
+/// record of `pw_runs` that is used at all must be used again `reuses` times.
+pub fn hammer_all(most: u32, some: u32, reuses: f64) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let publish = hammer(Scenario::Publish, most, true)?;
-    let reuses = if long { 1000.0 } else { 20.0 };
     figures.push(Figure::at_least(
         BENCH,
         "publications",
@@ -117,7 +121,7 @@ struct Outcome {
 fn hammer(scenario: Scenario, rounds: u32, wait: bool) -> Result<Outcome> {
     let world = World::new("hammer")?;
     let routes = ["route", "add", "10.0.0.0/8", "dev", "eth0"];
-    crate::harness::process::output(world.node().command("ip").args(routes))?;
+    process::output(world.node().command("ip").args(routes))?;
     let sizes = Sizes { runs: RECORDS, ..Sizes::DEFAULT };
     let (mut tables, _) = KernelTables::open(world.bpf_root(), &sizes)?;
     let programs = Loader::new()?.load(&pin_dir(world.bpf_root()))?;
@@ -132,7 +136,7 @@ fn hammer(scenario: Scenario, rounds: u32, wait: bool) -> Result<Outcome> {
     let mut publisher = Publisher::new(tables, sizes, scenario, wait, window)?;
     publisher.begin()?;
 
-    let mut command = world.node().command(std::env::current_exe()?);
+    let mut command = world.node().command(process::binary("portway-bench")?);
     crate::harness::Cgroup::place(world.cgroup().path(), &mut command)?;
     let what = if scenario == Scenario::Addresses { "node-port" } else { "cluster-ip" };
     command.args(["client", "hammer", what]).arg(&shared).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -231,7 +235,8 @@ impl Publisher {
 
     fn addresses(&mut self, round: u32) -> Result<()> {
         // One stays; up to seven others come and go.
-        let others = (0..round % 8).map(|n| Addr::v4([192, 0, 2, 1 + (round.wrapping_mul(7) + n) as u8]));
+        let others =
+            (0..round % 8).map(|n| Addr::v4([192, 0, 2, ((round.wrapping_mul(7) + n) % 254 + 1) as u8]));
         let all = others.chain([wanted::NODE_ADDRESS]).map(|addr| (addr, LocalAddress::new(true))).collect();
         self.tables.inner.set_local_addresses(&all)?;
         Ok(())

@@ -39,7 +39,7 @@ impl Node {
         ip(pod.namespace.command("ip"), &["route", "add", "local", &prefix, "dev", "lo"])?;
         ip(world.node().command("ip"), &["route", "add", &prefix, "via", &pod.v4.to_string()])?;
         pod.namespace.sysctl("core/somaxconn", "65535")?;
-        let mut command = pod.namespace.command(std::env::current_exe().context("find this program")?);
+        let mut command = pod.namespace.command(process::binary("portway-bench")?);
         command.args(["client", "sink", &SocketAddr::new([0, 0, 0, 0].into(), objects::PORT).to_string()]);
         command.stdin(Stdio::null());
         let sink = Process::spawn("the backends", command)?;
@@ -57,7 +57,7 @@ impl Node {
 
     /// As [`Self::client`], not waiting. It has read its targets when this returns.
     pub fn start_client(&self, args: &[String], targets: &[SocketAddr]) -> Result<Client> {
-        let mut command = self.world.node().command(std::env::current_exe().context("find this program")?);
+        let mut command = self.world.node().command(process::binary("portway-bench")?);
         crate::harness::Cgroup::place(self.world.cgroup().path(), &mut command)?;
         command.arg("client").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn("a client", command)?;

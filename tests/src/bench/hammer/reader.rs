@@ -16,7 +16,7 @@ const WIDEST: u64 = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     pub connects: u64,
-    /// Not translated.
+    /// Not translated, or refused.
     pub misses: u64,
     /// Translated to a backend of another service, or of a version that was neither old nor new.
     pub foreign: u64,
@@ -52,9 +52,13 @@ pub fn read(what: &str, window: &Path) -> Result<Seen> {
         if turn % 16 == 0 {
             interrupts.aim()?;
         }
-        socket.connect(*target).with_context(|| format!("connect to {target}"))?;
-        let peer = socket.peer_addr().context("ask for the peer")?;
         seen.connects += 1;
+        // Refused: the program found a run without backends, which no version is.
+        let Ok(peer) = socket.connect(*target).and_then(|()| socket.peer_addr()) else {
+            seen.misses += 1;
+            window.fail();
+            continue;
+        };
         let verdicts = services
             .iter()
             .zip(oldest)
