@@ -16,7 +16,7 @@ pub(crate) fn main() -> ExitCode {
     match run(args, &matches) {
         Ok(code) => code,
         Err(failure) => {
-            output::complain(&format!("error: {:#}", failure.error));
+            output::complain(&format!("error: {}", portway_agent::command::explain(&failure.error)));
             failure.code()
         }
     }
