@@ -6,5 +6,5 @@ mod place;
 mod ports;
 
 pub use addresses::{Addresses, AddressesError, Interface, LocalAddresses};
-pub use place::{PlaceError, check_place, host_name, kernel_release, netns_cookie};
+pub use place::{PlaceError, UnfitPlaces, check_place, host_name, kernel_release, netns_cookie};
 pub use ports::{PortSet, PortsError, ReservedPorts};

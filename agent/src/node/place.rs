@@ -43,16 +43,32 @@ pub enum PlaceError {
     Cookie(#[source] io::Error),
 }
 
+/// Every place that will not do, one a line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct UnfitPlaces(pub Vec<PlaceError>);
+
 /// Checks `bpf-root` and `cgroup-root`. Nothing is changed and nothing is mounted.
 ///
 /// # Errors
-/// The first place that will not do.
-pub fn check_place(config: &Config) -> Result<(), PlaceError> {
+/// Each of the two that will not do.
+pub fn check_place(config: &Config) -> Result<(), UnfitPlaces> {
+    let unfit: Vec<_> =
+        [check_bpf_root(config), check_cgroup_root(config)].into_iter().filter_map(Result::err).collect();
+    if unfit.is_empty() { Ok(()) } else { Err(UnfitPlaces(unfit)) }
+}
+
+fn check_bpf_root(config: &Config) -> Result<(), PlaceError> {
     let path = config.bpf_root.clone();
     let mend = "create the directory and mount a bpf file system there (mount -t bpf bpf DIR)";
-    if file_system(&path, "bpf-root", mend)? != BPF_FS_MAGIC {
-        return Err(PlaceError::NotBpfFs { path });
+    if file_system(&path, "bpf-root", mend)? == BPF_FS_MAGIC {
+        Ok(())
+    } else {
+        Err(PlaceError::NotBpfFs { path })
     }
+}
+
+fn check_cgroup_root(config: &Config) -> Result<(), PlaceError> {
     let path = config.cgroup_root.clone();
     if file_system(&path, "cgroup-root", "create the cgroup (mkdir), or name another one")?
         != CGROUP2_SUPER_MAGIC
@@ -113,4 +129,23 @@ pub fn host_name() -> String {
 fn first_line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Invocation};
+
+    #[test]
+    fn every_place_that_will_not_do_is_named() {
+        let plain = tempfile::tempdir().unwrap();
+        let flag = |key: &str| format!("--{key}={}", plain.path().display());
+        let arguments = ["source-dir", "bpf-root", "cgroup-root"].map(|key| flag(key).into()).to_vec();
+        let config = config::load(Invocation { arguments, ..Invocation::default() }).unwrap().config;
+        let UnfitPlaces(unfit) = check_place(&config).unwrap_err();
+        assert!(
+            matches!(unfit[..], [PlaceError::NotBpfFs { .. }, PlaceError::NotCgroup2 { .. }]),
+            "{unfit:?}"
+        );
+    }
 }
