@@ -221,23 +221,4 @@ mod tests {
         assert_eq!(PortSet::parse("80,81,82\n").unwrap().to_string(), "80-82");
         assert!(PortSet::parse("80,x").is_none() && PortSet::parse("70000").is_none());
     }
-
-    #[test]
-    fn a_kernel_of_its_own_takes_and_gives_back() {
-        std::thread::spawn(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-                .expect("a network namespace needs root");
-            let dir = tempfile::tempdir().unwrap();
-            // `/proc/sys/net` shows the namespace of the thread that opens it.
-            let ports = ReservedPorts::new(dir.path());
-            std::fs::write(EPHEMERAL, "20000 40000").unwrap();
-            std::fs::write(RESERVED, "25000").unwrap();
-            assert_eq!(ports.protect(NODE_PORTS).unwrap().to_string(), "30000-32767");
-            assert_eq!(reserved(&ports), "25000,30000-32767");
-            assert_eq!(ports.restore().unwrap().to_string(), "30000-32767");
-            assert_eq!(reserved(&ports), "25000");
-        })
-        .join()
-        .unwrap();
-    }
 }
