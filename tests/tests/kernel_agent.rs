@@ -140,3 +140,35 @@ fn node_ports_are_kept_from_outgoing_connections_until_cleanup() -> Result<()> {
         Ok(())
     })
 }
+
+/// Dashboards and alerts that were made for Cilium go on: the names are Cilium's (observability/metrics.rst).
+#[test]
+fn the_metrics_bear_ciliums_names() -> Result<()> {
+    World::test("metrics", |world| {
+        let (a, b) = (world.serving_pod("a")?, world.serving_pod("b")?);
+        world.publish(&web(), [a.endpoint(), b.endpoint().terminating()])?;
+        world.start_agent(&["--prometheus-serve-addr=127.0.0.1:9962"])?;
+        let places = world.places();
+        let curl = &mut places.namespace.command("curl");
+        let text = process::output(curl.args(["-sf", "-m5", "http://127.0.0.1:9962/metrics"]))?;
+        for line in [
+            "cilium_services_events_total{action=\"update\"} 1",
+            "cilium_k8s_terminating_endpoints_events_total 1",
+            "cilium_bpf_map_ops_total{map_name=\"pw_services\",operation=\"update\",outcome=\"success\"}",
+            "cilium_bpf_map_pressure{map_name=\"pw_frontends\"}",
+            "cilium_service_implementation_delay_count{action=\"update\"} 1",
+            "cilium_bpf_maps_virtual_memory_max_bytes ",
+            "cilium_event_ts{source=\"directory\"}",
+            "cilium_version{version=",
+            "portway_ready 1",
+        ] {
+            ensure!(text.lines().any(|found| found.starts_with(line)), "no {line} in\n{text}");
+        }
+        // Nobody is to be woken by a map that is full because it has a fixed size.
+        for line in text.lines().filter(|line| line.starts_with("cilium_bpf_map_pressure{")) {
+            let pressure: f64 = line.rsplit(' ').next().context("no value")?.parse()?;
+            ensure!(pressure < 0.5, "{line}");
+        }
+        Ok(())
+    })
+}

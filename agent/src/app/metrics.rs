@@ -16,7 +16,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use crate::maps::{KernelTables, MapError, MapReader};
+use crate::maps::{KernelTables, MapError, MapId, MapReader};
 
 /// From a change's sight to its last write: half a millisecond to 4 seconds.
 const DELAY_BUCKETS: [f64; 14] =
@@ -27,6 +27,7 @@ const DELAY_BUCKETS: [f64; 14] =
 pub(super) struct Metrics {
     pub(super) registry: Registry,
     services_events: IntCounterVec,
+    terminating_endpoints: IntCounter,
     implementation_delay: HistogramVec,
     event_time: GaugeVec,
     map_ops: IntCounterVec,
@@ -68,6 +69,13 @@ impl Metrics {
             services_events: register(
                 r,
                 counters("cilium_services_events_total", "Changes of Services seen", &["action"])?,
+            )?,
+            terminating_endpoints: register(
+                r,
+                IntCounter::new(
+                    "cilium_k8s_terminating_endpoints_events_total",
+                    "Terminating endpoints seen in changes of EndpointSlices",
+                )?,
             )?,
             implementation_delay: register(
                 r,
@@ -118,9 +126,12 @@ impl Metrics {
         let action = match event {
             Event::Apply(Object::Service(_)) => "update",
             Event::Delete(ObjectKey { kind: ObjectKind::Service, .. }) => "delete",
-            Event::Apply(Object::EndpointSlice(_) | Object::Pod(_) | Object::Node(_)) | Event::Delete(_) => {
+            Event::Apply(Object::EndpointSlice(slice)) => {
+                let terminating = slice.endpoints.iter().filter(|endpoint| endpoint.terminating).count();
+                self.terminating_endpoints.inc_by(terminating as u64);
                 return;
             }
+            Event::Apply(Object::Pod(_) | Object::Node(_)) | Event::Delete(_) => return,
         };
         self.services_events.with_label_values(&[action]).inc();
     }
@@ -200,7 +211,8 @@ impl MapCollector {
     fn read(&self, maps: &MapReader) -> Result<(), MapError> {
         let facts = maps.facts()?;
         for fact in &facts {
-            if let Some(used) = fact.used {
+            // Maps of a fixed size are full by nature: an alert on pressure must not fire for them.
+            if let Some(used) = fact.used.filter(|_| !matches!(fact.id, MapId::Config | MapId::Metrics)) {
                 let pressure = f64::from(used) / f64::from(fact.max.max(1));
                 self.pressure.with_label_values(&[fact.id.name()]).set(pressure);
             }
