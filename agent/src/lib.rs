@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+mod bpf;
 pub mod cleanup;
 pub mod command;
 pub mod config;

@@ -2,11 +2,11 @@
 
 #![expect(unsafe_code, reason = "bpf(2) takes pointers; each is made from a slice whose length was checked")]
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
+
+use crate::bpf::{c_path, call, call_fd, info, number, open_pin, pin};
 
 // Numbers of `enum bpf_cmd` and flags of include/uapi/linux/bpf.h.
 const MAP_CREATE: u32 = 0;
@@ -14,10 +14,7 @@ const MAP_LOOKUP_ELEM: u32 = 1;
 const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const MAP_GET_NEXT_KEY: u32 = 4;
-const OBJ_PIN: u32 = 6;
-const OBJ_GET: u32 = 7;
 const PROG_TEST_RUN: u32 = 10;
-const OBJ_GET_INFO_BY_FD: u32 = 15;
 const MAP_LOOKUP_BATCH: u32 = 24;
 /// Open for lookups alone.
 const F_RDONLY: u32 = 1 << 3;
@@ -79,31 +76,28 @@ impl RawMap {
             *to = from;
         }
         let MapInfo { kind, key_size, value_size, entries, flags } = info;
-        let attr = Attr {
+        let mut attr = Attr {
             map_type: kind,
             key_size,
             value_size,
             max_entries: entries,
             map_flags: flags,
-            inner_map_fd: inner.map_or(0, |map| map.fd.as_raw_fd().cast_unsigned()),
+            inner_map_fd: inner.map_or(0, |map| number(map.fd())),
             numa_node: 0,
             map_name,
             _tail: [0; 5],
         };
         // SAFETY: MAP_CREATE reads only the attribute.
-        Self::from_fd(unsafe { bpf_fd(MAP_CREATE, attr) }?)
+        Self::from_fd(unsafe { call_fd(MAP_CREATE, &mut attr) }?)
     }
 
     /// Opens a pin. [`io::ErrorKind::InvalidData`]: what is pinned there is not a map.
     pub(super) fn open(path: &Path, access: Access) -> io::Result<Self> {
-        let path = c_path(path)?;
         let file_flags = match access {
             Access::ReadOnly => F_RDONLY,
             Access::ReadWrite => 0,
         };
-        let attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags };
-        // SAFETY: the path is NUL-terminated and outlives the call.
-        Self::from_fd(unsafe { bpf_fd(OBJ_GET, attr) }?)
+        Self::from_fd(open_pin(path, file_flags)?)
     }
 
     pub(super) fn pin(&self, path: &Path) -> io::Result<()> {
@@ -144,7 +138,7 @@ impl RawMap {
         self.check(value.len(), self.value_bytes)?;
         let mut attr = self.element(key, value.as_mut_ptr() as u64, 0);
         // SAFETY: both slices are as long as the kernel takes them to be.
-        found(unsafe { bpf(MAP_LOOKUP_ELEM, &mut attr) })
+        found(unsafe { call(MAP_LOOKUP_ELEM, &mut attr) })
     }
 
     pub(super) fn update(&self, key: &[u8], value: &[u8], expect: Expect) -> io::Result<()> {
@@ -152,7 +146,7 @@ impl RawMap {
         self.check(value.len(), self.value_bytes)?;
         let mut attr = self.element(key, value.as_ptr() as u64, expect as u64);
         // SAFETY: both slices are as long as the kernel takes them to be, and only read.
-        unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+        unsafe { call(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
     }
 
     /// Whether `key` existed.
@@ -160,7 +154,7 @@ impl RawMap {
         self.check(key.len(), self.info.key_size as usize)?;
         let mut attr = self.element(key, 0, 0);
         // SAFETY: the key is as long as the kernel takes it to be.
-        found(unsafe { bpf(MAP_DELETE_ELEM, &mut attr) })
+        found(unsafe { call(MAP_DELETE_ELEM, &mut attr) })
     }
 
     /// The key after `key`, or the first one; whether there is one.
@@ -168,14 +162,14 @@ impl RawMap {
         self.check(key.map_or(self.info.key_size as usize, <[u8]>::len), self.info.key_size as usize)?;
         self.check(next.len(), self.info.key_size as usize)?;
         let mut attr = ElementAttr {
-            map_fd: self.fd.as_raw_fd().cast_unsigned(),
+            map_fd: number(self.fd()),
             _pad: 0,
             key: key.map_or(0, |key| key.as_ptr() as u64),
             value: next.as_mut_ptr() as u64,
             flags: 0,
         };
         // SAFETY: both slices are as long as the kernel takes them to be.
-        found(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attr) })
+        found(unsafe { call(MAP_GET_NEXT_KEY, &mut attr) })
     }
 
     /// Elements of an array from `first` on, as many as there is room for.
@@ -193,7 +187,7 @@ impl RawMap {
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
             count: count as u32,
-            map_fd: self.fd.as_raw_fd().cast_unsigned(),
+            map_fd: number(self.fd()),
             elem_flags: 0,
             flags: 0,
         };
@@ -201,7 +195,7 @@ impl RawMap {
             return Ok(());
         }
         // SAFETY: there is room for `count` keys and values and for a position.
-        found(unsafe { bpf(MAP_LOOKUP_BATCH, &mut attr) })?;
+        found(unsafe { call(MAP_LOOKUP_BATCH, &mut attr) })?;
         self.check(attr.count as usize, count)
     }
 
@@ -224,12 +218,12 @@ impl RawMap {
                 keys: keys.as_mut_ptr() as u64,
                 values: values.as_mut_ptr() as u64,
                 count: BATCH,
-                map_fd: self.fd.as_raw_fd().cast_unsigned(),
+                map_fd: number(self.fd()),
                 elem_flags: 0,
                 flags: 0,
             };
             // SAFETY: there is room for `count` keys and values and for a position.
-            let more = found(unsafe { bpf(MAP_LOOKUP_BATCH, &mut attr) })?;
+            let more = found(unsafe { call(MAP_LOOKUP_BATCH, &mut attr) })?;
             let elements = keys.chunks_exact(key_size).zip(values.chunks_exact(value_size));
             for (key, value) in elements.take(attr.count as usize) {
                 element(key, value);
@@ -243,28 +237,13 @@ impl RawMap {
     }
 
     fn element(&self, key: &[u8], value: u64, flags: u64) -> ElementAttr {
-        ElementAttr {
-            map_fd: self.fd.as_raw_fd().cast_unsigned(),
-            _pad: 0,
-            key: key.as_ptr() as u64,
-            value,
-            flags,
-        }
+        ElementAttr { map_fd: number(self.fd()), _pad: 0, key: key.as_ptr() as u64, value, flags }
     }
 
     #[expect(clippy::unused_self, reason = "reads as a check of this map's element")]
     fn check(&self, len: usize, wanted: usize) -> io::Result<()> {
         if len == wanted { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
-}
-
-/// Pins a map, a program or a link.
-pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let path = c_path(path)?;
-    let bpf_fd = object.as_raw_fd().cast_unsigned();
-    let mut attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd, file_flags: 0 };
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    unsafe { bpf(OBJ_PIN, &mut attr) }.map(drop)
 }
 
 /// Runs a program once on `packet`; what it returned.
@@ -289,7 +268,7 @@ pub(super) fn run_program(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<
         _pad: u32,
     }
     let mut attr = Attr {
-        prog_fd: program.as_raw_fd().cast_unsigned(),
+        prog_fd: number(program),
         retval: 0,
         data_size_in: packet.len() as u32,
         data_size_out: 0,
@@ -307,7 +286,7 @@ pub(super) fn run_program(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<
         _pad: 0,
     };
     // SAFETY: the packet is as long as said and only read; nothing is written back but the attribute.
-    unsafe { bpf(PROG_TEST_RUN, &mut attr) }?;
+    unsafe { call(PROG_TEST_RUN, &mut attr) }?;
     Ok(attr.retval)
 }
 
@@ -393,13 +372,6 @@ struct BatchAttr {
     flags: u64,
 }
 
-#[repr(C)]
-struct ObjAttr {
-    pathname: u64,
-    bpf_fd: u32,
-    file_flags: u32,
-}
-
 fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
     /// The head of `struct bpf_map_info`.
     #[repr(C)]
@@ -413,26 +385,10 @@ fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
         map_flags: u32,
         name: [u8; OBJ_NAME_LEN],
     }
-    #[repr(C)]
-    struct Attr {
-        bpf_fd: u32,
-        info_len: u32,
-        info: u64,
-    }
-    let mut info = Info::default();
-    let mut attr = Attr {
-        bpf_fd: fd.as_raw_fd().cast_unsigned(),
-        info_len: size_of::<Info>() as u32,
-        info: (&raw mut info) as u64,
-    };
-    // SAFETY: the kernel writes at most `info_len` bytes.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    // SAFETY: this is a head of `struct bpf_map_info`, integers without padding.
+    let info: Info = unsafe { info(fd) }?;
     let Info { kind, id: _, key_size, value_size, max_entries, map_flags, name: _ } = info;
     Ok(MapInfo { kind, key_size, value_size, entries: max_entries, flags: map_flags })
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 fn found(result: io::Result<i32>) -> io::Result<bool> {
@@ -441,28 +397,6 @@ fn found(result: io::Result<i32>) -> io::Result<bool> {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(e) => Err(e),
     }
-}
-
-/// # Safety
-///
-/// As [`bpf`]; the command returns a file descriptor.
-unsafe fn bpf_fd<A>(command: u32, mut attr: A) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's; the descriptor is new and nobody else's.
-    unsafe {
-        let fd: RawFd = bpf(command, &mut attr)?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// # Safety
-///
-/// `A` is `repr(C)` without implicit padding and is what `command` takes; its pointers are valid for what the
-/// command reads and writes.
-unsafe fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
-    // SAFETY: the caller's.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
-    // The kernel returns an `int`.
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
 #[cfg(test)]

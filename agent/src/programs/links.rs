@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use portway_datapath::layout::LAYOUT_VERSION;
 
+use crate::bpf;
+
 use super::error::ProgramError;
 use super::hook::Hook;
 use super::load::Programs;
@@ -68,7 +70,7 @@ impl Programs {
             }
             let link = sys::link_create(program, cgroup_dir.as_fd(), hook.attach_type())
                 .map_err(|source| ProgramError::Attach { hook, cgroup: cgroup.to_owned(), source })?;
-            sys::obj_pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
+            bpf::pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
             changes.push((hook, change));
         }
         // What a version with other hooks left.
@@ -127,7 +129,7 @@ pub(super) fn open_cgroup(path: &Path) -> Result<File, ProgramError> {
 }
 
 fn open_link(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, ProgramError> {
-    match sys::obj_get(path) {
+    match bpf::open_pin(path, 0) {
         Ok(link) => Ok(Some(link)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(ProgramError::pin("open the link pinned at", path)(e)),

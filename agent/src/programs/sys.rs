@@ -2,16 +2,12 @@
 
 #![expect(unsafe_code, reason = "bpf(2) takes pointers; each attribute is laid out as the command takes it")]
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+
+use crate::bpf::{call, call_fd, info, number};
 
 // Numbers of `enum bpf_cmd` of include/uapi/linux/bpf.h.
-const OBJ_PIN: u32 = 6;
-const OBJ_GET: u32 = 7;
-const OBJ_GET_INFO_BY_FD: u32 = 15;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 const LINK_DETACH: u32 = 34;
@@ -44,7 +40,7 @@ pub(super) fn link_create(
     }
     let mut attr = Attr { prog_fd: number(program), target_fd: number(cgroup), attach_type, flags: 0 };
     // SAFETY: the attribute is this command's and has no pointers; it returns a new descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &mut attr) }
+    unsafe { call_fd(LINK_CREATE, &mut attr) }
 }
 
 /// Replaces the program of a link in one step: every call runs the old one or the new one.
@@ -58,28 +54,14 @@ pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     }
     let mut attr = Attr { link_fd: number(link), new_prog_fd: number(program), flags: 0, old_prog_fd: 0 };
     // SAFETY: the attribute is this command's and has no pointers.
-    unsafe { bpf(LINK_UPDATE, &mut attr) }.map(drop)
+    unsafe { call(LINK_UPDATE, &mut attr) }.map(drop)
 }
 
 /// Ends a link's work at once, whoever holds it. Where the cgroup is gone there is nothing to do.
 pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut link = number(link);
     // SAFETY: the attribute is the link's number.
-    unsafe { bpf(LINK_DETACH, &mut link) }.map(drop)
-}
-
-pub(super) fn obj_pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let path = c_path(path)?;
-    let mut attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd: number(object), file_flags: 0 };
-    // SAFETY: the attribute is this command's; the path is NUL-terminated and outlives the call.
-    unsafe { bpf(OBJ_PIN, &mut attr) }.map(drop)
-}
-
-pub(super) fn obj_get(path: &Path) -> io::Result<OwnedFd> {
-    let path = c_path(path)?;
-    let mut attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
-    // SAFETY: as in `obj_pin`; it returns a new descriptor.
-    unsafe { bpf_fd(OBJ_GET, &mut attr) }
+    unsafe { call(LINK_DETACH, &mut link) }.map(drop)
 }
 
 /// `InvalidData` for a link of another kind.
@@ -96,17 +78,8 @@ pub(super) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
         attach_type: u32,
         _rest: [u32; 9],
     }
-    #[repr(C)]
-    struct Attr {
-        bpf_fd: u32,
-        info_len: u32,
-        info: u64,
-    }
-    let mut info = Info::default();
-    let mut attr =
-        Attr { bpf_fd: number(link), info_len: size_of::<Info>() as u32, info: (&raw mut info) as u64 };
-    // SAFETY: the attribute is this command's; the kernel writes at most `info_len` bytes, any bytes are an `Info`.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    // SAFETY: this is a head of `struct bpf_link_info`, integers without padding.
+    let info: Info = unsafe { info(link) }?;
     if info.kind != LINK_TYPE_CGROUP {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a link to a cgroup"));
     }
@@ -124,41 +97,4 @@ pub(super) fn is_cgroup2(dir: BorrowedFd<'_>) -> io::Result<bool> {
         stat.assume_init().f_type
     };
     Ok(magic == libc::CGROUP2_SUPER_MAGIC)
-}
-
-#[repr(C)]
-struct ObjAttr {
-    pathname: u64,
-    bpf_fd: u32,
-    file_flags: u32,
-}
-
-fn number(fd: BorrowedFd<'_>) -> u32 {
-    fd.as_raw_fd().cast_unsigned()
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
-/// # Safety
-///
-/// As [`bpf`]; the command returns a new file descriptor.
-unsafe fn bpf_fd<A>(command: u32, attr: &mut A) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's; the descriptor is new and nobody else's.
-    unsafe {
-        let fd: RawFd = bpf(command, attr)?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// # Safety
-///
-/// `A` is `repr(C)` without implicit padding and is what `command` takes; its pointers are valid for what the command
-/// reads and writes.
-unsafe fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
-    // SAFETY: the caller's.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
-    // The kernel returns an `int`.
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
