@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it got by panicking")]
 
 use anyhow::Result;
+use portway_agent::maps::KernelTables;
+use portway_datapath::Counter;
 use portway_tests::harness::fixture::{NODE_PORT, node_port_web};
 use portway_tests::harness::manifest::{Service, TCP, UDP, endpoints};
 use portway_tests::harness::probe::{Protocol, ToAddress as _};
@@ -48,6 +50,16 @@ fn every_hook(to: &str, empty: &str, taken: &str, v6: bool) -> Result<()> {
             assert_eq!(client.tcp(mapped(address))?.unwrap().peer, mapped(address));
             let socket = client.open_udp(true)?;
             assert_eq!(client.send_to(socket, mapped(address))?.unwrap().peer, mapped(address));
+        }
+        // sock_release
+        let reader = KernelTables::open_read_only(world.bpf_root())?;
+        let releases =
+            || -> Result<u64> { Ok(reader.counters()?.get(&Counter::Releases).copied().unwrap_or_default()) };
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let (socket, _) = client.connect(protocol, to)?;
+            let before = releases()?;
+            client.close(socket)?;
+            assert_eq!(releases()?, before + 1, "{protocol:?}");
         }
         // The errno contract.
         assert_eq!(client.tcp(empty)?.unwrap_err(), Errno::ECONNREFUSED);
