@@ -101,7 +101,7 @@ impl ServiceFlags {
     pub const INTERNAL_LOCAL: Self = Self(1);
     /// `externalTrafficPolicy: Local`.
     pub const EXTERNAL_LOCAL: Self = Self(1 << 1);
-    /// `pw_source_ranges` has entries for this service; they filter its load-balancer addresses.
+    /// `pw_source_ranges` has entries for this service; they filter its load-balancer and external addresses.
     pub const SOURCE_RANGES: Self = Self(1 << 2);
     /// The source ranges filter every frontend (`bpf-lb-source-range-all-types`).
     pub const SOURCE_RANGES_ALL: Self = Self(1 << 3);
@@ -126,11 +126,11 @@ impl ServiceFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the source ranges apply to a frontend of this kind: by default to load-balancer addresses alone, as in
-    /// kube-proxy (its firewall chains are for `LoadBalancerVIPs`) and Cilium.
+    /// Whether the source ranges apply to a frontend of this kind.
     pub const fn filters(self, kind: FrontendKind) -> bool {
         self.has(Self::SOURCE_RANGES)
-            && (self.has(Self::SOURCE_RANGES_ALL) || matches!(kind, FrontendKind::LoadBalancer))
+            && (self.has(Self::SOURCE_RANGES_ALL)
+                || matches!(kind, FrontendKind::LoadBalancer | FrontendKind::ExternalIps))
     }
 }
 
@@ -289,12 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn source_ranges_filter_load_balancer_addresses_alone_unless_told_otherwise() {
+    fn source_ranges_filter_the_addresses_that_come_from_a_load_balancer() {
         let flags = ServiceFlags::SOURCE_RANGES;
-        let all = flags.with(ServiceFlags::SOURCE_RANGES_ALL);
-        for kind in FrontendKind::ALL {
-            assert_eq!(flags.filters(kind), kind == FrontendKind::LoadBalancer, "{kind:?}");
-            assert!(all.filters(kind) && !ServiceFlags::default().filters(kind), "{kind:?}");
-        }
+        assert!(flags.filters(FrontendKind::LoadBalancer) && flags.filters(FrontendKind::ExternalIps));
+        assert!(!flags.filters(FrontendKind::NodePort));
+        assert!(flags.with(ServiceFlags::SOURCE_RANGES_ALL).filters(FrontendKind::NodePort));
     }
 }

@@ -62,9 +62,8 @@ fn claims_of_port(
     }
     let sets = endpoints::sets(objects, config, service, port, cluster_ip.is_ipv4());
     let claim = |(kind, address, number)| {
-        // "This will restrict traffic through the cloud-provider load-balancer" (ServiceSpec).
         let filtered = config.enable_svc_source_range_check
-            && (kind == "LoadBalancer" || config.bpf_lb_source_range_all_types);
+            && (matches!(kind, "LoadBalancer" | "ExternalIPs") || config.bpf_lb_source_range_all_types);
         Claim {
             row: OracleRow {
                 service: full_name(&service.metadata),
