@@ -78,6 +78,39 @@ fn what_changed_while_the_agent_was_down_is_made_good() -> Result<()> {
     })
 }
 
+/// What a file held before it broke is, after a restart, in the kernel alone.
+#[test]
+fn a_file_that_is_broken_at_a_restart_takes_nothing_away() -> Result<()> {
+    World::test("brokenfile", |world| {
+        let a = world.serving_pod("a")?;
+        let other = Service::new("other", &["10.96.0.20"]).port("http", TCP, 80);
+        world.publish(&web(), endpoints(&[&a]))?;
+        world.publish(&other, [a.endpoint()])?;
+        world.start_agent(&[])?;
+        world.kill_agent()?;
+        world.manifests().remove("other")?;
+        world.manifests().put_text("web.json", "{\"kind\": \"Serv")?;
+        world.start_agent(&[])?;
+        let mut client = world.node_client()?;
+        for to in WEB {
+            assert_eq!(client.tcp(to)?.unwrap().name, "a");
+        }
+        // A change elsewhere is no reason either.
+        let third = Service::new("third", &["10.96.0.30"]).port("http", TCP, 80);
+        world.publish(&third, [a.endpoint()])?;
+        client.wait_servers("10.96.0.30:80", &["a"])?;
+        for to in WEB {
+            assert_eq!(client.tcp(to)?.unwrap().name, "a");
+        }
+        world.publish(&web(), endpoints(&[&a]))?;
+        client.wait_servers("10.96.0.20:80", &["ENETUNREACH"])?;
+        for to in WEB {
+            assert_eq!(client.tcp(to)?.unwrap().name, "a");
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn clients_keep_their_backends_over_a_restart() -> Result<()> {
     World::test("keeps", |world| {

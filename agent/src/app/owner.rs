@@ -53,6 +53,8 @@ pub(super) struct Owner {
     tally_at: Option<tokio::time::Instant>,
     /// Open until programs serve.
     serving: Option<Guard>,
+    /// What an earlier agent left and nobody wants is still to be removed.
+    prune_is_due: bool,
     host_netns: u64,
     kernel: api::Kernel,
     started: Instant,
@@ -96,6 +98,7 @@ impl Owner {
             changed_at: None,
             tally_at: None,
             serving: Some(serving),
+            prune_is_due: true,
             host_netns,
             kernel,
             started,
@@ -162,6 +165,7 @@ impl Owner {
             self.serve()?;
         } else {
             self.datapath.reconcile(&self.balancer, false)?;
+            self.prune()?;
         }
         if let Some(seen) = self.changed_at.take() {
             self.metrics.programmed(seen.elapsed());
@@ -179,7 +183,13 @@ impl Owner {
         self.program_addresses();
         self.datapath.mark(self.balancer.everything());
         self.datapath.reconcile(&self.balancer, false)?;
-        self.datapath.reconcile(&self.balancer, true)?;
+        self.prune()?;
+        if self.prune_is_due {
+            tracing::warn!(
+                files = self.source.silent_files(),
+                "files cannot be used: what an earlier agent made of them, or of others, is not removed until they can"
+            );
+        }
         if self.config.kube_proxy_replacement {
             self.datapath.attach(&self.config)?;
         } else {
@@ -193,6 +203,15 @@ impl Owner {
         let usage = self.datapath.planner().usage();
         tracing::info!(after = ?self.started.elapsed(), ?usage, "ready");
         self.serving = None;
+        Ok(())
+    }
+
+    /// Once, and not before every file has spoken: what a broken one last held may be in the maps alone.
+    fn prune(&mut self) -> anyhow::Result<()> {
+        if self.prune_is_due && self.source.silent_files() == 0 {
+            self.datapath.reconcile(&self.balancer, true)?;
+            self.prune_is_due = false;
+        }
         Ok(())
     }
 

@@ -105,6 +105,11 @@ impl Source {
         self.trouble = Some(trouble);
     }
 
+    /// Files that nobody knows the objects of. O(files).
+    pub(super) fn silent_files(&self) -> usize {
+        self.unreadable.len() + self.manifests.problems().count()
+    }
+
     /// When an object was last seen to change.
     pub(super) const fn last_change(&self) -> Option<Instant> {
         self.last_change
