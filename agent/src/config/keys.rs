@@ -158,7 +158,8 @@ pub const KEYS: &[Key] = &[
         SERVICES,
         "bpf-lb-source-range-all-types",
         "false",
-        "Apply loadBalancerSourceRanges to every frontend of the service, not to its load-balancer addresses alone",
+        "Apply loadBalancerSourceRanges to every frontend of the service, not to its load-balancer and external \
+         addresses alone",
     ),
     key(
         SERVICES,
