@@ -9,7 +9,7 @@ pub struct Figure {
     pub metric: String,
     pub value: f64,
     pub unit: &'static str,
-    /// What it must be at most (at least, where `unit` is `at least …`); `None` for a trend.
+    /// What it must be at most or at least, as `ok` judges; `None` for a trend.
     pub bar: Option<f64>,
     pub ok: bool,
 }
