@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use portway_agent::maps::MapReader;
 use portway_datapath::{
-    Addr, BackendIndex, BackendSlot, Family, Membership, Protocol, ServiceFlags, ServiceIndex,
+    Addr, BackendIndex, BackendSlot, Family, FrontendKind, Membership, Protocol, ServiceFlags, ServiceIndex,
 };
 use portway_model::tables::{ServiceDump, TableDump, rows};
 use serde::Serialize;
@@ -38,7 +38,7 @@ fn socket(addr: Addr, port: u16) -> String {
 /// A frontend with the service that it leads to, in the order of `portway plan`.
 struct Listed<'a> {
     frontend: String,
-    kind: &'static str,
+    kind: FrontendKind,
     service: &'a ServiceDump,
 }
 
@@ -56,23 +56,23 @@ fn listed(dump: &TableDump) -> Vec<Listed<'_>> {
             let protocol = Protocol::from_number(key.protocol)?;
             let frontend = format!("{}/{}", socket(key.addr, key.port.get()), protocol.name());
             let order = (key.addr.family(), key.addr, key.port, protocol.name());
-            Some((order, Listed { frontend, kind: value.kind()?.name(), service }))
+            Some((order, Listed { frontend, kind: value.kind()?, service }))
         })
         .collect();
     listed.sort_by_key(|(order, _)| *order);
     listed.into_iter().map(|(_, listed)| listed).collect()
 }
 
-/// `[ClusterIP, iTP=Local, affinity 10800 s]`.
-fn flags(kind: &str, service: &ServiceDump) -> String {
-    let mut flags = vec![kind.to_owned()];
-    for (flag, name) in [
-        (ServiceFlags::EXTERNAL_LOCAL, "eTP=Local"),
-        (ServiceFlags::INTERNAL_LOCAL, "iTP=Local"),
-        (ServiceFlags::SOURCE_RANGES, "source ranges"),
-        (ServiceFlags::SOURCE_RANGES_ALL, "source ranges for all"),
+/// `[ClusterIP, iTP=Local, affinity 10800 s]`: what holds for a frontend of this kind.
+fn flags(kind: FrontendKind, service: &ServiceDump) -> String {
+    let held = service.header.flags;
+    let mut flags = vec![kind.name().to_owned()];
+    for (holds, name) in [
+        (held.has(ServiceFlags::EXTERNAL_LOCAL), "eTP=Local"),
+        (held.has(ServiceFlags::INTERNAL_LOCAL), "iTP=Local"),
+        (held.filters(kind), "source ranges"),
     ] {
-        if service.header.flags.has(flag) {
+        if holds {
             flags.push(name.to_owned());
         }
     }
@@ -203,8 +203,7 @@ fn source_ranges_table(ranges: &[Range]) -> String {
 mod tests {
     use portway_datapath::layout::Sizes;
     use portway_datapath::{
-        FrontendKey, FrontendKind, FrontendValue, Port, RunBackend, RunHeader, RunOffset, ServiceName,
-        ServiceWord,
+        FrontendKey, FrontendValue, Port, RunBackend, RunHeader, RunOffset, ServiceName, ServiceWord,
     };
     use portway_model::tables::{MemoryTables, TableOp, TableWriter as _};
 
@@ -249,6 +248,7 @@ mod tests {
             TableOp::Publish { service: dns, word: ServiceWord::new(dns_run, 1) },
             frontend(Addr::ANY_V4, 30_080, FrontendKind::NodePort, web),
             frontend(Addr::v4([10, 96, 0, 7]), 80, FrontendKind::ClusterIp, web),
+            frontend(Addr::v4([198, 51, 100, 7]), 80, FrontendKind::LoadBalancer, web),
             frontend(Addr::v6([0xfd; 16]), 53, FrontendKind::ClusterIp, dns),
         ];
         let mut tables = MemoryTables::new(Sizes::DEFAULT);
@@ -268,7 +268,7 @@ mod tests {
         let text = frontends(&dump());
         assert!(text.contains("10.96.0.7:80/TCP"), "{text}");
         assert!(text.contains("7         default/web:http       2          [ClusterIP"), "{text}");
-        assert_eq!(text.lines().count(), 4);
+        assert_eq!(text.lines().count(), 5);
     }
 
     #[test]
