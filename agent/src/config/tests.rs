@@ -66,6 +66,9 @@ fn what_has_no_default_outside_a_pod_is_asked_for() {
     let problems = load(invocation(&[], &[])).unwrap_err().to_string();
     assert!(problems.contains("2 problems") && problems.contains("--source-dir=DIR"), "{problems}");
     assert!(problems.contains("--cgroup-root=DIR"), "{problems}");
+    // What is wrong is not missing, too.
+    let problems = load(invocation(&["--source-dir=here", "--cgroup-root=/c"], &[])).unwrap_err().to_string();
+    assert!(problems.contains("1 problem:") && problems.contains("an absolute path"), "{problems}");
     let pod = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("K8S_NODE_NAME", "node-1")];
     let config = load(invocation(&["--source-dir=/m"], &pod)).unwrap().config;
     assert_eq!(config.cgroup_root, PathBuf::from("/run/portway/cgroupv2"));

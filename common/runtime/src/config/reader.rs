@@ -65,8 +65,12 @@ impl<'a> Reader<'a> {
         self.settings.keys().iter().find(|key| key.name == name).map(|key| self.settings.said(key))
     }
 
-    /// Records that the values of `names` do not go together.
+    /// Records that the values of `names` do not go together; not where each of them was found wrong before, for then
+    /// it is the defaults that do not.
     pub fn refuse(&mut self, names: &[&'static str], allowed: impl Into<String>, mend: impl Into<String>) {
+        if names.iter().all(|name| self.problems.iter().any(|problem| problem.key == *name)) {
+            return;
+        }
         let values: Vec<_> = names.iter().filter_map(|name| self.said(name)).collect();
         let join = |texts: Vec<String>| texts.join(" and ");
         self.problems.push(Problem {
