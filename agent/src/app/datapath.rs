@@ -21,6 +21,9 @@ use crate::programs::{Change, Programs, link_dir};
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
+/// A full map fails thousands of services alike: no more of them are logged at once. The status has the number.
+const MOST_PROBLEMS: usize = 10;
+
 /// What waits for a grace period.
 #[derive(Debug)]
 pub(super) enum Ticket {
@@ -123,8 +126,12 @@ impl Datapath {
         self.writes.outstanding = (self.dirty.services.len() + self.dirty.frontends.len()) as u64;
         self.metrics.outstanding.set(i64::try_from(self.writes.outstanding).unwrap_or(i64::MAX));
         let problems: BTreeSet<String> = outcome.failures.iter().map(ToString::to_string).collect();
-        for problem in problems.difference(&self.reported) {
+        let news: Vec<_> = problems.difference(&self.reported).collect();
+        for problem in news.iter().take(MOST_PROBLEMS) {
             tracing::warn!(problem, "not programmed; its last good version stays, and it is tried again");
+        }
+        if news.len() > MOST_PROBLEMS {
+            tracing::warn!(more = news.len() - MOST_PROBLEMS, "not programmed, for reasons of the same sort");
         }
         self.writes.last_error = problems.first().cloned();
         if problems.is_empty() {

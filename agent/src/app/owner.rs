@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portway_model::loadbalancer::{Desired as _, LoadBalancer};
+use portway_model::plan;
 use portway_runtime::directory::Directory;
 use portway_runtime::readiness::{Guard, Readiness};
 use tokio::sync::{mpsc, oneshot};
@@ -200,8 +201,8 @@ impl Owner {
             );
         }
         self.protect_node_ports();
-        let usage = self.datapath.planner().usage();
-        tracing::info!(after = ?self.started.elapsed(), ?usage, "ready");
+        let plan::Usage { frontends, services, backends, .. } = self.datapath.planner().usage();
+        tracing::info!(after = ?self.started.elapsed(), frontends, services, backends, "ready");
         self.serving = None;
         Ok(())
     }
