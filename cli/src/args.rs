@@ -86,7 +86,7 @@ pub(crate) enum Service {
     List,
     /// The frontends of one service
     Get {
-        /// namespace/name, or the ID that `service list` shows
+        /// namespace/name, the name alone, or the ID that `service list` shows
         name: String,
     },
 }
