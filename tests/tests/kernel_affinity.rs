@@ -85,7 +85,7 @@ fn a_client_gets_another_backend_when_its_own_is_removed() -> Result<()> {
             assert_eq!(only_server(&mut client, to)?, second);
             // The first one's return does not move the client back.
             world.publish(&service, endpoints(&pods.iter().collect::<Vec<_>>()))?;
-            std::thread::sleep(Duration::from_millis(200));
+            world.wait_programmed()?;
             assert_eq!(only_server(&mut client, to)?, second);
         }
         Ok(())

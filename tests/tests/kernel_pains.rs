@@ -78,7 +78,7 @@ fn pain_19_the_newest_live_pod_has_the_host_port_at_once() -> Result<()> {
         world.manifests().put("new", [new])?;
         client.wait_servers(to, &["b"])?;
         world.manifests().remove("old")?;
-        std::thread::sleep(Duration::from_millis(200));
+        world.wait_programmed()?;
         client.wait_servers(to, &["b"])
     })
 }
@@ -118,8 +118,9 @@ fn pain_21_the_late_end_of_a_pod_with_the_same_address_takes_nothing_away() -> R
         let mut load = world.node_client()?;
         load.start_connects(&[to.into()], 1000, 1000)?;
         world.manifests().put("new", [new])?;
-        std::thread::sleep(Duration::from_millis(300));
+        world.wait_programmed()?;
         world.manifests().remove("old")?;
+        world.wait_programmed()?;
         let tally = load.finish_connects()?;
         assert_eq!((tally.answers(), tally.failures()), (1000, 0), "{tally:?}");
         Ok(())

@@ -3,14 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::agent::Places;
 use super::manifest::{Directory, Endpoint, Service, TARGET};
 use super::mount::BpfMount;
-use super::{Agent, Cgroup, Namespace, PREFIX, Probe, Server, complain, owner_is_dead};
+use super::{Agent, Cgroup, Namespace, PREFIX, Probe, Server, complain, eventually, owner_is_dead};
 
 /// The name of the node, in manifests and for the agent.
 pub const NODE: &str = "node-1";
@@ -228,6 +229,17 @@ impl World {
     /// The output of `portway ARGS`.
     pub fn portway(&self, args: &[&str]) -> Result<String> {
         super::process::output(&mut super::agent::cli(&self.places(), args)?)
+    }
+
+    /// Waits until the kernel holds what `portway plan` makes of the manifests.
+    pub fn wait_programmed(&self) -> Result<()> {
+        let source = format!("--source-dir={}", self.manifests.path().display());
+        eventually(Duration::from_secs(5), "the kernel to hold what is planned", || {
+            let planned = self.portway(&["plan", &source, "--node", NODE, "-o", "json"])?;
+            let held = self.portway(&["bpf", "lb", "list", "-o", "json"])?;
+            ensure!(planned == held, "planned: {planned}\nheld: {held}");
+            Ok(())
+        })
     }
 
     /// How a person gets into the namespaces of this world, one line each.
