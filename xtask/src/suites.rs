@@ -86,7 +86,11 @@ pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool)
             };
             vec![plan]
         }
-        None => Suite::value_variants().iter().filter_map(|suite| suite.plan()).collect(),
+        // All with the packages of the unit tests: one suite's choice would build dependencies with other features.
+        None => {
+            let plans = Suite::value_variants().iter().filter_map(|suite| suite.plan());
+            plans.map(|plan| Plan { packages: &[], ..plan }).collect()
+        }
     };
     let on_the_kernel = plans.iter().any(|plan| plan.on_the_kernel);
     setup::run(if on_the_kernel { setup::Scope::Test } else { setup::Scope::Unit })?;
