@@ -14,6 +14,7 @@ pub mod agent;
 pub mod backends;
 pub mod bpf;
 pub mod cgroup;
+pub mod demo;
 pub mod dns;
 pub mod fixture;
 pub mod http;

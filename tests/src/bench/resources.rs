@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::client::{self, Sweep};
 use super::objects;
 use super::report::{Figure, median, quantile};
-use crate::harness::{Agent, Process, World, eventually, process};
+use crate::harness::{Agent, Process, World, demo, eventually, process};
 
 /// A node whose only pod answers on every endpoint address of [`objects`].
 #[derive(Debug)]
@@ -55,16 +55,9 @@ impl Node {
         self.start_client(args, targets)?.finish()
     }
 
-    /// As [`Self::client`], not waiting. It has read its targets when this returns.
+    /// As [`Self::client`], not waiting.
     pub fn start_client(&self, args: &[String], targets: &[SocketAddr]) -> Result<Client> {
-        let mut command = self.world.node().command(process::binary("portway-bench")?);
-        crate::harness::Cgroup::place(self.world.cgroup().path(), &mut command)?;
-        command.arg("client").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process::spawn("a client", command)?;
-        let mut input = process.take_stdin().context("the client has no input")?;
-        let lines: String = targets.iter().map(|target| format!("{target}\n")).collect();
-        input.write_all(lines.as_bytes()).context("tell the client its targets")?;
-        Ok(Client { process, input: Some(input) })
+        Client::start(&self.world, args, targets)
     }
 
     /// Connects to each target until it succeeds.
@@ -81,6 +74,18 @@ pub struct Client {
 }
 
 impl Client {
+    /// On the node of `world`, in its hooked control group. It begins when its input ends.
+    fn start(world: &World, args: &[String], targets: &[SocketAddr]) -> Result<Self> {
+        let mut command = world.node().command(process::binary("portway-bench")?);
+        crate::harness::Cgroup::place(world.cgroup().path(), &mut command)?;
+        command.arg("client").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn("a client", command)?;
+        let mut input = process.take_stdin().context("the client has no input")?;
+        let lines: String = targets.iter().map(|target| format!("{target}\n")).collect();
+        input.write_all(lines.as_bytes()).context("tell the client its targets")?;
+        Ok(Self { process, input: Some(input) })
+    }
+
     /// Ends its input, so that it begins, and reads what it measured.
     pub fn finish<T: DeserializeOwned>(mut self) -> Result<T> {
         self.begin();
@@ -123,15 +128,16 @@ pub fn run_time(program: u32) -> Result<RunTime> {
     anyhow::bail!("the kernel has no program {program}")
 }
 
-/// From exec to the first service that answers, on an empty BPF file system.
+/// From exec to the first service that answers, on an empty BPF file system, with the demo's manifests.
 pub fn start(long: bool) -> Result<Vec<Figure>> {
     const BENCH: &str = "start";
-    let node = Node::without_agent("start")?;
-    node.world.manifests().put_text("services.json", &objects::services(3, 3))?;
-    let places = node.world.places();
+    let mut world = World::new("start")?;
+    demo::set_up(&mut world)?;
+    let target = demo::WEB.parse()?;
+    let places = world.places();
     let mut took = Vec::new();
     for _ in 0..if long { 50 } else { 10 } {
-        let mut client = node.start_client(&["sweep".to_owned()], &[objects::frontend(0)])?;
+        let mut client = Client::start(&world, &["sweep".to_owned()], &[target])?;
         client.begin();
         let before = client::monotonic()?;
         let agent = Agent::spawn(&places, &[])?;
@@ -139,7 +145,7 @@ pub fn start(long: bool) -> Result<Vec<Figure>> {
         took.push(sweep.finished.saturating_sub(before));
         ensure!(sweep.failures > 0, "the service answered before the agent was started");
         agent.kill()?;
-        node.world.portway(&["cleanup", "--yes"])?;
+        world.portway(&["cleanup", "--yes"])?;
     }
     let ms = |ns: u64| ns as f64 / 1e6;
     Ok(vec![

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use portway_tests::harness::demo::set_up;
 use portway_tests::harness::{Pod, World, process};
 
 use interrupt::Interrupt;
@@ -85,18 +86,8 @@ struct Demo {
 impl Demo {
     fn set_up(screen: &mut Screen) -> Result<Self> {
         let mut world = World::new("demo")?;
-        for pod in ["web-1", "web-2", "cart-1"] {
-            world.serving_pod(pod)?;
-        }
+        set_up(&mut world)?;
         let client = world.pod("client")?;
-        for (name, text) in [
-            ("web.yaml", include_str!("../../../demo/web.yaml")),
-            ("cart.yaml", include_str!("../../../demo/cart.yaml")),
-            ("sticky.yaml", include_str!("../../../demo/sticky.yaml")),
-            ("empty.yaml", include_str!("../../../demo/empty.yaml")),
-        ] {
-            world.manifests().put_text(name, text)?;
-        }
         screen.fact("node-1", "172.18.0.10 and fd00:172:18::10, in network namespaces of the demo's own")?;
         screen.fact("web", "pods web-1 and web-2, IPv4 and IPv6, NodePort 30080")?;
         screen.fact("cart", "pod cart-1, IPv4")?;
