@@ -50,13 +50,15 @@ impl ReservedPorts {
     }
 
     /// Reserves `node_ports` where they overlap the ephemeral ports. Returns what was added, which is nothing where
-    /// they don't overlap or are reserved already.
+    /// they don't overlap or are reserved already. What was added for an earlier range is taken back first.
     ///
     /// # Errors
     /// A file cannot be read or written; nothing was reserved that is not noted.
     pub fn protect(&self, node_ports: PortRange) -> Result<PortSet, PortsError> {
         let wanted = PortSet((node_ports.first..=node_ports.last).collect());
-        if self.ephemeral()?.0.is_disjoint(&wanted.0) {
+        let is_needed = !self.ephemeral()?.0.is_disjoint(&wanted.0);
+        self.take_back(|port| !(is_needed && wanted.0.contains(&port)))?;
+        if !is_needed {
             return Ok(PortSet::default());
         }
         let reserved = self.read(&self.reserved)?;
@@ -81,12 +83,25 @@ impl ReservedPorts {
     /// # Errors
     /// A file cannot be read or written; the note stays.
     pub fn restore(&self) -> Result<PortSet, PortsError> {
+        self.take_back(|_| true)
+    }
+
+    /// Takes back those ports of what was added; returns them.
+    fn take_back(&self, is_unwanted: impl Fn(u16) -> bool) -> Result<PortSet, PortsError> {
         let (noted, reserved) = (self.noted()?, self.read(&self.reserved)?);
-        let removed = PortSet(noted.0.intersection(&reserved.0).copied().collect());
+        let (unwanted, wanted): (BTreeSet<u16>, _) = noted.0.into_iter().partition(|port| is_unwanted(*port));
+        let removed = PortSet(unwanted.intersection(&reserved.0).copied().collect());
         if !removed.0.is_empty() {
             let left = PortSet(reserved.0.difference(&removed.0).copied().collect());
             // An empty write is none at all; a newline clears the set.
             std::fs::write(&self.reserved, format!("{left}\n")).map_err(file("write", &self.reserved))?;
+        }
+        let wanted = PortSet(wanted);
+        if !wanted.is_empty() {
+            if !unwanted.is_empty() {
+                std::fs::write(&self.note, wanted.to_string()).map_err(file("write", &self.note))?;
+            }
+            return Ok(removed);
         }
         match std::fs::remove_file(&self.note) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -202,6 +217,27 @@ mod tests {
         assert!(ports.protect(NODE_PORTS).unwrap().is_empty());
         assert_eq!(reserved(&ports), "");
         assert!(!ports.note.exists());
+    }
+
+    #[test]
+    fn another_range_gives_back_what_the_old_one_had() {
+        let (_dir, ports) = files("8080\n", "20000\t60999\n");
+        ports.protect(NODE_PORTS).unwrap();
+        let moved = PortRange { first: 32_000, last: 33_000 };
+        assert_eq!(ports.protect(moved).unwrap().to_string(), "32768-33000");
+        assert_eq!(reserved(&ports), "8080,32000-33000");
+        // One that is no part of the ephemeral range needs nothing.
+        let outside = PortRange { first: 10_000, last: 10_999 };
+        assert!(ports.protect(outside).unwrap().is_empty());
+        assert_eq!(reserved(&ports), "8080");
+        assert!(ports.restore().unwrap().is_empty());
+        // What someone else reserved in the old range stays, also where it is in the new one.
+        std::fs::write(&ports.reserved, "30000,32000\n").unwrap();
+        ports.protect(NODE_PORTS).unwrap();
+        ports.protect(moved).unwrap();
+        assert_eq!(reserved(&ports), "30000,32000-33000");
+        ports.restore().unwrap();
+        assert_eq!(reserved(&ports), "30000,32000");
     }
 
     #[test]
