@@ -22,6 +22,7 @@ mod pod;
 mod raw;
 mod reject;
 mod service;
+mod source_ranges;
 mod time;
 mod yaml;
 

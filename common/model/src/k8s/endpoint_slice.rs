@@ -92,11 +92,11 @@ fn slice_port(
     names: &mut Names,
     refusals: &mut Refusals<'_>,
 ) -> Option<SlicePort> {
-    Some(SlicePort {
-        name: decode::port_name(field, raw.name.as_deref(), names, refusals)?,
-        protocol: decode::protocol(field, raw.protocol.as_deref(), refusals)?,
-        port: decode::port(|| format!("{field}.port"), raw.port, "port", refusals)?,
-    })
+    // All of them before the first `?`: every bad one is named.
+    let name = decode::port_name(field, raw.name.as_deref(), names, refusals);
+    let protocol = decode::protocol(field, raw.protocol.as_deref(), refusals);
+    let port = decode::port(|| format!("{field}.port"), raw.port, "port", refusals);
+    Some(SlicePort { name: name?, protocol: protocol?, port: port? })
 }
 
 fn endpoints(

@@ -124,20 +124,22 @@ fn host_port(
     refusals: &mut Refusals<'_>,
 ) -> Option<HostPort> {
     let number = raw.host_port.filter(|port| *port != 0)?;
+    // All of them before the first `?`: every bad one is named.
+    let name = decode::port_name(field, raw.name.as_deref(), names, refusals);
+    let protocol = decode::protocol(field, raw.protocol.as_deref(), refusals);
+    let host_port = decode::port(|| format!("{field}.hostPort"), Some(number), "host port", refusals);
+    let container_port =
+        decode::port(|| format!("{field}.containerPort"), raw.container_port, "host port", refusals);
+    let host_ip = match raw.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+        None => Some(None),
+        Some(ip) => host_ip(field, ip, refusals).map(Some),
+    };
     Some(HostPort {
-        name: decode::port_name(field, raw.name.as_deref(), names, refusals)?,
-        protocol: decode::protocol(field, raw.protocol.as_deref(), refusals)?,
-        host_port: decode::port(|| format!("{field}.hostPort"), Some(number), "host port", refusals)?,
-        container_port: decode::port(
-            || format!("{field}.containerPort"),
-            raw.container_port,
-            "host port",
-            refusals,
-        )?,
-        host_ip: match raw.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
-            None => None,
-            Some(ip) => Some(host_ip(field, ip, refusals)?),
-        },
+        name: name?,
+        protocol: protocol?,
+        host_port: host_port?,
+        container_port: container_port?,
+        host_ip: host_ip?,
     })
 }
 

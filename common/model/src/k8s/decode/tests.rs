@@ -82,3 +82,29 @@ fn damaged_text_never_panics() {
         let _ = decode(&bytes, Format::Detect, &mut Names::default());
     }
 }
+
+/// Whoever writes a manifest by hand mends all of a port at once, not one field after each reload.
+#[test]
+fn every_bad_field_of_a_port_is_named() {
+    let fields = |text: &str| -> Vec<String> {
+        decoded(text, Format::Yaml).rejects.into_iter().map(|reject| reject.field).collect()
+    };
+    let long = "x".repeat(64);
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: a}}\nspec:\n  type: NodePort\n  clusterIPs: [10.96.0.1]\n  \
+         ports: [{{name: {long}, protocol: tcp, port: 0, nodePort: 70000}}]\n"
+    );
+    let of_port = ["name", "protocol", "port", "nodePort"].map(|name| format!("spec.ports[0].{name}"));
+    assert_eq!(fields(&service), of_port);
+    let slice = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata:\n  name: a\n  \
+         labels: {{kubernetes.io/service-name: a}}\nports: [{{name: {long}, protocol: tcp}}]\n"
+    );
+    assert_eq!(fields(&slice), ["ports[0].name", "ports[0].protocol", "ports[0].port"]);
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{ports: [{{name: {long}, \
+         protocol: tcp, hostPort: 70000, containerPort: 0, hostIP: x}}]}}]}}\n"
+    );
+    let of_port = ["name", "protocol", "hostPort", "containerPort", "hostIP"];
+    assert_eq!(fields(&pod), of_port.map(|name| format!("spec.containers[0].ports[0].{name}")));
+}
