@@ -152,7 +152,8 @@ fn the_metrics_bear_ciliums_names() -> Result<()> {
         let curl = &mut places.namespace.command("curl");
         let text = process::output(curl.args(["-sf", "-m5", "http://127.0.0.1:9962/metrics"]))?;
         for line in [
-            "cilium_services_events_total{action=\"update\"} 1",
+            "cilium_services_events_total{action=\"add\"} 1",
+            "cilium_agent_bootstrap_seconds{outcome=\"success\",scope=\"overall\"} ",
             "cilium_k8s_terminating_endpoints_events_total 1",
             "cilium_bpf_map_ops_total{map_name=\"pw_services\",operation=\"update\",outcome=\"success\"}",
             "cilium_bpf_map_pressure{map_name=\"pw_frontends\"}",
@@ -164,6 +165,17 @@ fn the_metrics_bear_ciliums_names() -> Result<()> {
         ] {
             ensure!(text.lines().any(|found| found.starts_with(line)), "no {line} in\n{text}");
         }
+        // A Service that is there already is changed, not added.
+        world.publish(&web().affinity(60), [a.endpoint(), b.endpoint()])?;
+        world.manifests().remove("web")?;
+        eventually(Duration::from_secs(5), "the Service to be counted as gone", || {
+            let text = process::output(curl.args(["-sf", "-m5", "http://127.0.0.1:9962/metrics"]))?;
+            for line in ["add", "delete"].map(|action| format!("{{action=\"{action}\"}} 1")) {
+                let line = format!("cilium_services_events_total{line}");
+                ensure!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+            }
+            Ok(())
+        })?;
         // Nobody is to be woken by a map that is full because it has a fixed size.
         for line in text.lines().filter(|line| line.starts_with("cilium_bpf_map_pressure{")) {
             let pressure: f64 = line.rsplit(' ').next().context("no value")?.parse()?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use portway_datapath::layout;
 use portway_model::k8s::{Event, Object, ObjectKey, ObjectKind};
+use portway_model::loadbalancer::LoadBalancer;
 use portway_model::plan::Usage;
 use portway_model::tables::{TableOp, TableWriter};
 use portway_runtime::metrics::register;
@@ -26,6 +27,7 @@ const DELAY_BUCKETS: [f64; 14] =
 #[derive(Clone)]
 pub(super) struct Metrics {
     pub(super) registry: Registry,
+    bootstrap: GaugeVec,
     services_events: IntCounterVec,
     terminating_endpoints: IntCounter,
     implementation_delay: HistogramVec,
@@ -65,7 +67,12 @@ impl Metrics {
         );
         let grace =
             HistogramOpts::new("portway_grace_period_seconds", "Seconds that an RCU grace period took");
+        let bootstrap = Opts::new(
+            "cilium_agent_bootstrap_seconds",
+            "Seconds from the agent's start until its programs served",
+        );
         Ok(Self {
+            bootstrap: register(r, GaugeVec::new(bootstrap, &["scope", "outcome"])?)?,
             services_events: register(
                 r,
                 counters("cilium_services_events_total", "Changes of Services seen", &["action"])?,
@@ -120,11 +127,13 @@ impl Metrics {
         let _ = self.maps.set(reader);
     }
 
-    pub(super) fn object_changed(&self, event: &Event) {
+    /// Counts an event that `balancer` has not applied yet.
+    pub(super) fn object_changed(&self, event: &Event, balancer: &LoadBalancer) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         self.event_time.with_label_values(&["directory"]).set(now.as_secs_f64());
         let action = match event {
-            Event::Apply(Object::Service(_)) => "update",
+            Event::Apply(Object::Service(service)) if balancer.has_service(&service.name) => "update",
+            Event::Apply(Object::Service(_)) => "add",
             Event::Delete(ObjectKey { kind: ObjectKind::Service, .. }) => "delete",
             Event::Apply(Object::EndpointSlice(slice)) => {
                 let terminating = slice.endpoints.iter().filter(|endpoint| endpoint.terminating).count();
@@ -134,6 +143,11 @@ impl Metrics {
             Event::Apply(Object::Pod(_) | Object::Node(_)) | Event::Delete(_) => return,
         };
         self.services_events.with_label_values(&[action]).inc();
+    }
+
+    /// The start is over, `after` it began.
+    pub(super) fn started(&self, after: std::time::Duration) {
+        self.bootstrap.with_label_values(&["overall", "success"]).set(after.as_secs_f64());
     }
 
     pub(super) fn programmed(&self, delay: std::time::Duration) {

@@ -202,7 +202,9 @@ impl Owner {
         }
         self.protect_node_ports();
         let plan::Usage { frontends, services, backends, .. } = self.datapath.planner().usage();
-        tracing::info!(after = ?self.started.elapsed(), frontends, services, backends, "ready");
+        let after = self.started.elapsed();
+        self.metrics.started(after);
+        tracing::info!(?after, frontends, services, backends, "ready");
         self.serving = None;
         Ok(())
     }

@@ -90,7 +90,7 @@ impl Source {
         self.last_change = Some(Instant::now());
         self.note(&change);
         for event in change.events {
-            metrics.object_changed(&event);
+            metrics.object_changed(&event, balancer);
             balancer.apply(event);
         }
         false

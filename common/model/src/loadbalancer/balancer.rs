@@ -65,6 +65,11 @@ impl LoadBalancer {
         &self.config
     }
 
+    /// Whether a Service of that `namespace/name` is there.
+    pub fn has_service(&self, name: &str) -> bool {
+        self.services.get(name).is_some_and(|state| state.object.is_some())
+    }
+
     /// A change of one object. O(frontends and slices of its service or pod), however many others there are; a
     /// change of this node's zone costs O(services with zone hints). An object that is as it was costs nothing.
     pub fn apply(&mut self, event: Event) {
