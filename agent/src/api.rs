@@ -123,14 +123,17 @@ pub struct Source {
     pub objects: u64,
     /// Seconds since the last change was seen; absent before the first.
     pub last_change_seconds: Option<f64>,
-    /// Files that could not be read or parsed; their last good objects are kept.
+    /// Files that could not be read or parsed.
     pub broken: Vec<BrokenFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct BrokenFile {
     pub path: String,
     pub reason: String,
+    /// Objects of its last good text, which are still served.
+    pub kept_objects: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +146,16 @@ pub struct Counts {
     pub rejects: u64,
     pub clashes: u64,
     pub local_addresses: u64,
+    /// Connections and datagrams since the kernel maps were made that the maps had no room to remember.
+    pub unremembered: u64,
+}
+
+/// A number of things in words: `1 file`, `2 files`.
+pub fn counted(number: impl Into<u64>, one: &str, many: &str) -> String {
+    match number.into() {
+        1 => format!("1 {one}"),
+        number => format!("{number} {many}"),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

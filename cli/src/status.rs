@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use portway_agent::api::{KubeProxyReplacement, Reject, Source, Status, path};
+use portway_agent::api::{KubeProxyReplacement, Reject, Source, Status, counted, path};
 
 use crate::agent::Agent;
 use crate::failure::{Failure, NOT_READY};
@@ -37,14 +37,18 @@ fn brief(status: &Status) -> String {
     table.row([
         "Services:",
         &format!(
-            "{} service ports, {} frontends, {} backends",
-            counts.service_ports, counts.frontends, counts.backends
+            "{}, {}, {}",
+            counted(counts.service_ports, "service port", "service ports"),
+            counted(counts.frontends, "frontend", "frontends"),
+            counted(counts.backends, "backend", "backends")
         ),
     ]);
     let writes = &status.writes;
     let mut line = format!(
-        "{} operations, {} failed, {} outstanding",
-        writes.operations, writes.failures, writes.outstanding
+        "{}, {} failed, {} outstanding",
+        counted(writes.operations, "operation", "operations"),
+        writes.failures,
+        writes.outstanding
     );
     if let Some(error) = &writes.last_error {
         line.push_str(&format!(" (last error: {error})"));
@@ -53,8 +57,9 @@ fn brief(status: &Status) -> String {
     let mut text = table.to_string();
     if counts.rejects + counts.clashes > 0 {
         text.push_str(&format!(
-            "\n{} values refused, {} clashes of frontends (--verbose names them)\n",
-            counts.rejects, counts.clashes
+            "\n{} refused, {} (--verbose names them)\n",
+            counted(counts.rejects, "value", "values"),
+            counted(counts.clashes, "clash of frontends", "clashes of frontends")
         ));
     }
     if !status.warnings.is_empty() {
@@ -139,14 +144,19 @@ fn devices(replacement: &KubeProxyReplacement) -> String {
 
 fn source_line(source: &Source) -> String {
     let mut line = format!(
-        "{} {}: {}, {} files, {} objects",
-        source.kind, source.path, source.state, source.files, source.objects
+        "{} {}: {}, {}, {}",
+        source.kind,
+        source.path,
+        source.state,
+        counted(source.files, "file", "files"),
+        counted(source.objects, "object", "objects")
     );
     if let Some(seconds) = source.last_change_seconds {
         line.push_str(&format!(", last change {} ago", duration(seconds)));
     }
     if !source.broken.is_empty() {
-        line.push_str(&format!(", {} broken files", source.broken.len()));
+        line.push_str(", ");
+        line.push_str(&counted(source.broken.len() as u64, "broken file", "broken files"));
     }
     line
 }
@@ -155,9 +165,14 @@ fn broken(source: &Source) -> String {
     if source.broken.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nBroken files in {} (their last good objects are kept):\n", source.path);
+    let mut text = format!("\nBroken files in {}:\n", source.path);
     for file in &source.broken {
-        text.push_str(&format!("  {}: {}\n", file.path, file.reason));
+        text.push_str(&format!("  {}: {}", file.path, file.reason));
+        if file.kept_objects > 0 {
+            let objects = counted(file.kept_objects, "object of before is", "objects of before are");
+            text.push_str(&format!(" (its {objects} served)"));
+        }
+        text.push('\n');
     }
     text
 }

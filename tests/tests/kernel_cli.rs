@@ -1,11 +1,14 @@
 //! `portway` on a running and on a killed agent.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use portway_tests::harness::fixture::{NODE_PORT, WEB, node_port_web};
 use portway_tests::harness::manifest::{HostPortPod, Service, TCP, endpoints};
+use portway_tests::harness::probe::Protocol;
 use portway_tests::harness::world::NODE;
-use portway_tests::harness::{Probe, World, process};
-use serde_json::Value;
+use portway_tests::harness::{Probe, World, eventually, process};
+use serde_json::{Value, json};
 
 fn plan(world: &World) -> Result<Value> {
     let source = format!("--source-dir={}", world.manifests().path().display());
@@ -93,6 +96,62 @@ fn an_object_that_is_refused_is_named_and_the_rest_is_served() -> Result<()> {
         let status: Value = serde_json::from_str(&world.portway(&["status", "-o", "json"])?)?;
         assert_ne!(status["counts"]["rejects"], Value::from(0), "{status:#}");
         assert!(status["sources"].to_string().contains("half.yaml"), "{status:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_file_that_broke_is_said_to_be_served_as_it_was() -> Result<()> {
+    World::test("broke", |world| {
+        let a = world.serving_pod("a")?;
+        world.publish(&node_port_web(), endpoints(&[&a]))?;
+        world.start_agent(&[])?;
+        world.manifests().put_text("web.json", "{")?;
+        world.manifests().put_text("new.json", "{")?;
+        let status =
+            || -> Result<Value> { Ok(serde_json::from_str(&world.portway(&["status", "-o", "json"])?)?) };
+        eventually(Duration::from_secs(5), "the status to name both files", || {
+            let status = status()?;
+            let broken = status["sources"][0]["broken"].as_array().context("no broken files")?;
+            ensure!(broken.len() == 2, "{status:#}");
+            Ok(())
+        })?;
+        let status = status()?;
+        let broken = &status["sources"][0]["broken"];
+        assert_eq!(
+            (&broken[0]["keptObjects"], &broken[1]["keptObjects"]),
+            (&json!(0), &json!(3)),
+            "{status:#}"
+        );
+        let warnings = status["warnings"].to_string();
+        assert!(warnings.contains("new.json is not used: "), "{warnings}");
+        assert!(warnings.contains("web.json is broken; its 3 objects of before are served: "), "{warnings}");
+        assert_eq!(world.node_client()?.tcp(WEB[0])?.unwrap().name, "a");
+        Ok(())
+    })
+}
+
+#[test]
+fn sockets_that_the_maps_have_no_room_for_are_warned_of() -> Result<()> {
+    World::test("unremembered", |world| {
+        let a = world.serving_pod("a")?;
+        world.publish(&node_port_web(), endpoints(&[&a]))?;
+        world.start_agent(&["--bpf-sock-rev-map-max=1024"])?;
+        let status =
+            || -> Result<Value> { Ok(serde_json::from_str(&world.portway(&["status", "-o", "json"])?)?) };
+        assert_eq!((&status()?["counts"]["unremembered"], &status()?["warnings"]), (&json!(0), &json!([])));
+        let mut client = world.node_client()?;
+        for _ in 0..1024 + 7 {
+            client.connect(Protocol::Udp, WEB[0])?;
+        }
+        let status = status()?;
+        assert_eq!(status["counts"]["unremembered"], json!(7), "{status:#}");
+        let warning = status["warnings"][0].as_str().context("no warning")?;
+        assert!(warning.starts_with("7 connections were not remembered"), "{warning}");
+        assert!(
+            warning.contains("1024 entries") && warning.ends_with("raise bpf-sock-rev-map-max"),
+            "{warning}"
+        );
         Ok(())
     })
 }

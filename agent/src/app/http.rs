@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use portway_datapath::FrontendKey;
+use portway_datapath::{Counter, FrontendKey};
 use portway_model::tables::{TableDump, rows};
 use portway_runtime::readiness::Readiness;
 use tokio::sync::{mpsc, oneshot};
@@ -118,7 +118,10 @@ pub(super) fn router(api: Arc<Api>) -> Router {
 
 async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failure> {
     let mut status = api.ask(Question::Status).await?;
-    status.maps = api.read_maps(map_use).await?;
+    let (maps, unremembered) = api.read_maps(|maps| Ok((map_use(maps)?, unremembered(maps)?))).await?;
+    status.maps = maps;
+    status.counts.unremembered = unremembered.0;
+    status.warnings.extend(unremembered.1);
     status.waiting_for = api.readiness.waiting_for();
     status.ready = status.waiting_for.is_empty();
     status.uptime_seconds = api.started.elapsed().as_secs_f64();
@@ -134,6 +137,12 @@ fn map_use(maps: &MapReader) -> Result<Vec<api::MapUse>, MapError> {
         bytes: fact.kernel_bytes.unwrap_or_default(),
     });
     Ok(facts.collect())
+}
+
+/// How often the maps had no room for a connection, and what is said of that.
+fn unremembered(maps: &MapReader) -> Result<(u64, Option<String>), MapError> {
+    let number = maps.counters()?.get(&Counter::Unremembered).copied().unwrap_or_default();
+    Ok((number, super::status::unremembered(number, maps.sizes().sockets)))
 }
 
 async fn services(State(api): State<Arc<Api>>) -> Result<Json<Vec<api::Service>>, Failure> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use portway_model::k8s::{Change, Manifests};
+use portway_model::k8s::{Change, FileProblem, Manifests};
 use portway_model::loadbalancer::LoadBalancer;
 use portway_runtime::directory::{DirectoryError, Event};
 
@@ -122,7 +122,13 @@ impl Source {
 
     fn note(&mut self, change: &Change) {
         if let Some(problem) = &change.problem {
-            tracing::warn!(path = %problem.path.display(), reason = problem.reason, "a file is not used");
+            let FileProblem { path, reason, kept_objects } = problem;
+            let path = path.display();
+            if *kept_objects == 0 {
+                tracing::warn!(%path, reason, "a file is not used");
+            } else {
+                tracing::warn!(%path, reason, kept_objects, "a file is broken; its objects of before are served");
+            }
         }
         for reject in &change.rejects {
             let api::Reject { kind, name, field, value, reason } = reject;
@@ -135,10 +141,20 @@ impl Source {
     }
 
     pub(super) fn status(&self) -> api::Source {
-        let unreadable = self.unreadable.iter().map(|(path, reason)| (path.clone(), reason.clone()));
-        let unreadable = unreadable.chain(self.trouble.clone().map(|trouble| (self.path.clone(), trouble)));
-        let unused = self.manifests.problems().map(|problem| (problem.path, problem.reason));
-        let broken: BTreeMap<PathBuf, String> = unused.chain(unreadable).collect();
+        let objects = self.manifests.object_count() as u64;
+        let broken = |path: &Path, reason: &str, kept_objects: u64| {
+            let (path, reason) = (path.display().to_string(), reason.to_owned());
+            (path.clone(), api::BrokenFile { path, reason, kept_objects })
+        };
+        let unused = self.manifests.problems();
+        let unused =
+            unused.map(|problem| broken(&problem.path, &problem.reason, problem.kept_objects as u64));
+        let unreadable = self.unreadable.iter();
+        let unreadable = unreadable
+            .map(|(path, reason)| broken(path, reason, self.manifests.object_count_of(path) as u64));
+        let trouble = self.trouble.iter().map(|trouble| broken(&self.path, trouble, objects));
+        // What cannot be read now is newer than what could not be parsed.
+        let broken: BTreeMap<String, api::BrokenFile> = unused.chain(unreadable).chain(trouble).collect();
         api::Source {
             kind: "directory".to_owned(),
             path: self.path.display().to_string(),
@@ -149,12 +165,9 @@ impl Source {
             }
             .to_owned(),
             files: self.files.len() as u64,
-            objects: self.manifests.object_count() as u64,
+            objects,
             last_change_seconds: self.last_change.map(|at| at.elapsed().as_secs_f64()),
-            broken: broken
-                .into_iter()
-                .map(|(path, reason)| api::BrokenFile { path: path.display().to_string(), reason })
-                .collect(),
+            broken: broken.into_values().collect(),
         }
     }
 }

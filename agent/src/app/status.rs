@@ -1,8 +1,11 @@
 //! What `portway status` shows of the owner's side.
 
 use super::metrics::Tallies;
-use crate::api::{self, Counts, Device, Kernel, KubeProxyReplacement, ServiceSupport, Status, Writes};
+use crate::api::{
+    self, BrokenFile, Counts, Device, Kernel, KubeProxyReplacement, ServiceSupport, Status, Writes, counted,
+};
 use crate::config::Config;
+use crate::maps::MapId;
 use crate::node::{self, LocalAddresses};
 
 /// Since 6.7 the kernel keeps the address that its own NFS and SMB clients were given (commits 0bdf399342c5,
@@ -50,23 +53,28 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
     let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
     let mut warnings = Vec::new();
     if let Some(error) = &writes.last_error {
-        warnings.push(format!("{} services or frontends are not as wanted: {error}", writes.outstanding));
+        let outstanding = counted(
+            writes.outstanding,
+            "service or frontend is not as wanted",
+            "services or frontends are not as wanted",
+        );
+        warnings.push(format!("{outstanding}: {error}"));
     }
     if source.state == "missing" {
         warnings.push(format!("{} is missing; its last objects are served", source.path));
     }
-    for broken in &source.broken {
-        warnings.push(format!("{} is not used: {}", broken.path, broken.reason));
-    }
+    warnings.extend(source.broken.iter().map(broken_file));
     if rejects > 0 {
-        warnings
-            .push(format!("{rejects} values of objects are not used; `portway status --verbose` lists them"));
+        let rejects = counted(rejects, "value of an object is", "values of objects are");
+        warnings.push(format!("{rejects} not used; `portway status --verbose` lists them"));
     }
     if clashes > 0 {
-        warnings.push(format!("{clashes} frontends are wanted by more than one service"));
+        let clashes = counted(clashes, "frontend is", "frontends are");
+        warnings.push(format!("{clashes} wanted by more than one service"));
     }
     if without_maglev > 0 {
-        warnings.push(format!("{without_maglev} services choose at random: the Maglev tables are full"));
+        let services = counted(without_maglev as u64, "service chooses", "services choose");
+        warnings.push(format!("{services} at random: the Maglev tables are full"));
     }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -85,11 +93,35 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
             rejects,
             clashes,
             local_addresses,
+            unremembered: 0,
         },
         maps: Vec::new(),
         writes,
         warnings,
     }
+}
+
+fn broken_file(broken: &BrokenFile) -> String {
+    let BrokenFile { path, reason, kept_objects } = broken;
+    if *kept_objects == 0 {
+        return format!("{path} is not used: {reason}");
+    }
+    let objects = counted(*kept_objects, "object of before is", "objects of before are");
+    format!("{path} is broken; its {objects} served: {reason}")
+}
+
+/// What is said of `number` connections that `pw_sock`, of `entries`, had no room for; the other maps that programs
+/// fill drop their oldest entry instead.
+pub(super) fn unremembered(number: u64, entries: u32) -> Option<String> {
+    let key = MapId::Sock.size_key().unwrap_or_default();
+    let connections = counted(number, "connection was", "connections were");
+    (number > 0).then(|| {
+        format!(
+            "{connections} not remembered since the kernel maps were made, so getpeername shows the backend there: \
+             {} with its {entries} entries was full or the kernel had no memory; raise {key}",
+            MapId::Sock.name()
+        )
+    })
 }
 
 /// The block in Cilium's words (reference/services.md, 1.5).
@@ -145,6 +177,18 @@ fn replacement(config: &Config, addresses: &LocalAddresses, serving: bool) -> Ku
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_counts_in_the_singular_too() {
+        let broken = |kept_objects| {
+            broken_file(&BrokenFile { path: "a.yaml".to_owned(), reason: "no".to_owned(), kept_objects })
+        };
+        assert_eq!(broken(0), "a.yaml is not used: no");
+        assert_eq!(broken(1), "a.yaml is broken; its 1 object of before is served: no");
+        assert_eq!(broken(3), "a.yaml is broken; its 3 objects of before are served: no");
+        assert_eq!(unremembered(0, 1024), None);
+        assert!(unremembered(1, 1024).unwrap().starts_with("1 connection was not remembered"));
+    }
 
     #[test]
     fn versions_of_kernels_are_compared_by_number() {

@@ -23,10 +23,13 @@ pub struct Manifests {
 
 /// A file whose text is not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FileProblem {
     pub path: PathBuf,
     /// With the line and the column, where there is one.
     pub reason: String,
+    /// Objects of its last good text, which stay.
+    pub kept_objects: usize,
 }
 
 /// What a file's new text, or its end, changed.
@@ -100,13 +103,10 @@ impl Manifests {
 
     fn broken(&mut self, path: &Arc<Path>, error: &ManifestError) -> Change {
         let file = self.files.entry(Arc::clone(path)).or_default();
-        let reason = if file.objects.is_empty() {
-            error.to_string()
-        } else {
-            format!("{error}; its last good objects stay")
-        };
+        let reason = error.to_string();
         file.problem = Some(reason.clone());
-        Change { problem: Some(FileProblem { path: path.to_path_buf(), reason }), ..Change::default() }
+        let problem = FileProblem { path: path.to_path_buf(), reason, kept_objects: file.objects.len() };
+        Change { problem: Some(problem), ..Change::default() }
     }
 
     fn read(
@@ -153,8 +153,14 @@ impl Manifests {
     /// Files whose text is not used, in order of their paths. O(files).
     pub fn problems(&self) -> impl Iterator<Item = FileProblem> {
         self.files.iter().filter_map(|(path, file)| {
-            Some(FileProblem { path: path.to_path_buf(), reason: file.problem.clone()? })
+            let reason = file.problem.clone()?;
+            Some(FileProblem { path: path.to_path_buf(), reason, kept_objects: file.objects.len() })
         })
+    }
+
+    /// Objects that a file has, those that another file's counts for too.
+    pub fn object_count_of(&self, path: &Path) -> usize {
+        self.files.get(path).map_or(0, |file| file.objects.len())
     }
 
     /// Everything that is refused at present, file by file, then objects that another file has too. O(files +
