@@ -18,7 +18,7 @@ use std::process::Command;
 use portway_agent::programs::Loader;
 use portway_agent::programs::selftest::{self, PROBE_SUBCOMMAND, SelfTestError};
 use portway_datapath::{Counter, FrontendKind, FrontendValue, Protocol, ServiceIndex, Settings};
-use world::{World, key, mapped, within};
+use world::{World, key, mapped, udp_lite, within};
 
 /// How a client's socket names a frontend.
 type Name = fn(SocketAddr) -> SocketAddr;
@@ -89,6 +89,33 @@ fn a_connected_udp_socket_sees_the_frontend_only() {
             let mut buffer = [0; 16];
             assert_eq!(client.recv_from(&mut buffer).unwrap(), (5, to));
             assert_eq!(client.peer_addr().unwrap(), to);
+        });
+    }
+}
+
+/// UDP-Lite counts as UDP: a UDP service leads to a backend that listens on UDP-Lite.
+#[test]
+fn an_unconnected_udp_lite_socket_sees_the_frontend_only() {
+    for (frontend, listen, name) in CASES {
+        within("udp-lite", |world| {
+            let Some(backend) = udp_lite(listen.parse().unwrap()) else {
+                return println!("this kernel has no UDP-Lite");
+            };
+            let at = backend.local_addr().unwrap();
+            world.service(1, FrontendKind::ClusterIp, Protocol::UDP, &[frontend], &[at]);
+            let to = name(frontend.parse().unwrap());
+            let client = udp_lite(any(to)).unwrap();
+            // Nothing routes there yet.
+            assert_eq!(errno(client.send_to(b"hello", to)), libc::ENETUNREACH);
+            let _programs = world.attach();
+            client.send_to(b"hello", to).unwrap();
+            echo(&backend);
+            let mut buffer = [0; 16];
+            assert_eq!(client.recv_from(&mut buffer).unwrap(), (5, to));
+            assert_eq!(world.counted(Counter::Datagrams), 1);
+            // Nobody can serve this: the kernel's UDP-Lite has no `pre_connect`, which is what calls the hook.
+            assert_eq!(errno(client.connect(to)), libc::ENETUNREACH);
+            assert_eq!(world.counted(Counter::Connects), 0);
         });
     }
 }

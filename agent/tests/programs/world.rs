@@ -2,8 +2,8 @@
 //! file system, and maps that the test fills by hand. Everything goes when the test ends, also by a panic.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd as _;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -235,7 +235,7 @@ fn enter_namespaces(bpf: &Path) {
         let private = libc::MS_REC | libc::MS_PRIVATE;
         ok("making mounts private", libc::mount(none, c"/".as_ptr(), none, private, none.cast()));
         ok("mounting bpf", libc::mount(c"bpf".as_ptr(), bpf.as_ptr(), c"bpf".as_ptr(), 0, none.cast()));
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let mut lo: libc::ifreq = std::mem::zeroed();
         lo.ifr_name[0] = b'l'.cast_signed();
         lo.ifr_name[1] = b'o'.cast_signed();
@@ -245,7 +245,7 @@ fn enter_namespaces(bpf: &Path) {
 }
 
 pub(crate) fn netns_cookie() -> u64 {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let mut cookie = 0u64;
     let mut len = 8;
     // SAFETY: the option is a u64, which `cookie` has room for.
@@ -264,4 +264,39 @@ pub(crate) fn mapped(at: SocketAddr) -> SocketAddr {
         IpAddr::V4(v4) => SocketAddr::new(v4.to_ipv6_mapped().into(), at.port()),
         IpAddr::V6(_) => at,
     }
+}
+
+/// A UDP-Lite socket that is bound; `None` where the kernel has no such protocol.
+pub(crate) fn udp_lite(at: SocketAddr) -> Option<UdpSocket> {
+    let domain = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: takes no pointers.
+    let socket =
+        unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::IPPROTO_UDPLITE) };
+    if socket < 0 {
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPROTONOSUPPORT));
+        return None;
+    }
+    // SAFETY: a new socket that nobody else owns.
+    let socket = unsafe { UdpSocket::from_raw_fd(socket) };
+    // SAFETY: the addresses are as long as said; zeroes are valid for their other fields.
+    let bound = unsafe {
+        match at {
+            SocketAddr::V4(at) => {
+                let mut address: libc::sockaddr_in = std::mem::zeroed();
+                address.sin_family = libc::AF_INET as u16;
+                address.sin_port = at.port().to_be();
+                address.sin_addr.s_addr = u32::from(*at.ip()).to_be();
+                libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+            }
+            SocketAddr::V6(at) => {
+                let mut address: libc::sockaddr_in6 = std::mem::zeroed();
+                address.sin6_family = libc::AF_INET6 as u16;
+                address.sin6_port = at.port().to_be();
+                address.sin6_addr.s6_addr = at.ip().octets();
+                libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+            }
+        }
+    };
+    assert_eq!(bound, 0, "{}", io::Error::last_os_error());
+    Some(socket)
 }

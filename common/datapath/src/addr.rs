@@ -194,7 +194,8 @@ impl fmt::Debug for Port {
     }
 }
 
-/// A transport protocol by its IP protocol number. UDP-Lite counts as UDP, as in Cilium.
+/// A transport protocol by its IP protocol number. UDP-Lite counts as UDP, as in Cilium; the kernel
+/// calls the hooks of its datagrams and none in its connect.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Protocol(u8);
