@@ -261,7 +261,7 @@ pub(super) fn port(
     refusals: &mut Refusals<'_>,
 ) -> Option<Port> {
     let Some(number) = number else {
-        refusals.push(field(), "", format!("is missing; the {what} is left out"));
+        refusals.push_missing(field(), format!("is missing; the {what} is left out"));
         return None;
     };
     match u16::try_from(number) {

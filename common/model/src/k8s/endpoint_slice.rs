@@ -13,8 +13,18 @@ impl Kind for EndpointSlice {
     const API_VERSION: &'static str = "discovery.k8s.io/v1";
     const SHAPE: Shape = Shape {
         lists: &[
-            List { path: &["ports"], misfit: |v| misfit::<raw::SlicePort<'_>>(v), fields: &[] },
-            List { path: &["endpoints"], misfit: |v| misfit::<raw::Endpoint<'_>>(v), fields: &["hints"] },
+            List {
+                path: &["ports"],
+                misfit: |v| misfit::<raw::SlicePort<'_>>(v),
+                fields: &[],
+                read_on: &[""],
+            },
+            List {
+                path: &["endpoints"],
+                misfit: |v| misfit::<raw::Endpoint<'_>>(v),
+                fields: &["hints"],
+                read_on: &[],
+            },
         ],
         fields: &["metadata.creationTimestamp", "metadata.uid"],
         never_absent: None,
@@ -96,6 +106,9 @@ fn slice_port(
     let name = decode::port_name(field, raw.name.as_deref(), names, refusals);
     let protocol = decode::protocol(field, raw.protocol.as_deref(), refusals);
     let port = decode::port(|| format!("{field}.port"), raw.port, "port", refusals);
+    if refusals.is_spoiled(field) {
+        return None;
+    }
     Some(SlicePort { name: name?, protocol: protocol?, port: port? })
 }
 

@@ -1,5 +1,6 @@
 //! Unusable values: naming them by their path, and taking the smallest part of an object that makes sense out.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Deserialize;
@@ -13,13 +14,15 @@ pub(super) struct Refusals<'r> {
     pub(super) kind: &'static str,
     pub(super) name: String,
     /// Paths that hold null because [`mend`] put it there.
-    emptied: Vec<String>,
+    emptied: BTreeSet<String>,
+    /// Paths of what is refused as soon as the rest of it was read.
+    spoiled: BTreeSet<String>,
     out: &'r mut Vec<Reject>,
 }
 
 impl<'r> Refusals<'r> {
     pub(super) const fn new(kind: &'static str, out: &'r mut Vec<Reject>) -> Self {
-        Self { kind, name: String::new(), emptied: Vec::new(), out }
+        Self { kind, name: String::new(), emptied: BTreeSet::new(), spoiled: BTreeSet::new(), out }
     }
 
     pub(super) fn push(&mut self, field: impl Into<String>, value: &str, reason: impl Into<String>) {
@@ -37,6 +40,18 @@ impl<'r> Refusals<'r> {
         if !self.emptied.contains(&field) {
             self.push(field, "null", "is null");
         }
+    }
+
+    /// Names a field that is not there, unless something else was there that was named already.
+    pub(super) fn push_missing(&mut self, field: String, reason: String) {
+        if !self.emptied.contains(&field) {
+            self.push(field, "", reason);
+        }
+    }
+
+    /// Whether a field of what is at `path` was named and is null for that.
+    pub(super) fn is_spoiled(&self, path: &str) -> bool {
+        self.spoiled.contains(path)
     }
 }
 
@@ -56,6 +71,9 @@ pub(super) struct List {
     pub(super) misfit: fn(&Value) -> Option<Misfit>,
     /// Fields of the element that are refused without it (patterns).
     pub(super) fields: &'static [&'static str],
+    /// What is read to its end, with null for each misfit in it, before it is refused: its other fields may be wrong
+    /// as well (patterns; "" is the element). Whoever reads it asks [`Refusals::is_spoiled`].
+    pub(super) read_on: &'static [&'static str],
 }
 
 /// Where and why a value is not what it should be.
@@ -108,7 +126,9 @@ pub(super) fn mend(
                 if element.is_null() {
                     break;
                 }
-                refuse(element, &path, misfit, list.fields, None, refusals);
+                if !read_on(element, &path, &misfit, list, refusals) {
+                    refuse(element, &path, misfit, list.fields, None, refusals);
+                }
             }
         }
     }
@@ -119,6 +139,35 @@ pub(super) fn mend(
         }
     }
     true
+}
+
+/// Puts null where the misfit is, if it is inside of what is read to its end.
+fn read_on(
+    element: &mut Value,
+    prefix: &str,
+    misfit: &Misfit,
+    list: &List,
+    refusals: &mut Refusals<'_>,
+) -> bool {
+    let steps = misfit.steps.as_slice();
+    let Some(unit) = unit(element, steps, list.fields, 0) else { return false };
+    let is_inside = unit.len() < steps.len() && list.read_on.contains(&pattern(unit).as_str());
+    let Some(place) = at_mut(element, steps).filter(|place| is_inside && !place.is_null()) else {
+        return false;
+    };
+    refusals.push(join(prefix, steps), &quote(place), misfit.problem.clone());
+    refusals.emptied.insert(join(prefix, steps));
+    refusals.spoiled.insert(join(prefix, unit));
+    *place = Value::Null;
+    true
+}
+
+/// The longest part of `steps`, of `least` or more, that is among `fields` and not null; none of them is all of it.
+fn unit<'s>(value: &Value, steps: &'s [Step], fields: &[&str], least: usize) -> Option<&'s [Step]> {
+    (least..=steps.len()).rev().filter_map(|len| steps.get(..len)).find(|steps| {
+        let is_unit = steps.is_empty() || fields.contains(&pattern(steps).as_str());
+        is_unit && at(value, steps).is_some_and(|value| !value.is_null())
+    })
 }
 
 #[derive(PartialEq, Eq)]
@@ -139,25 +188,20 @@ fn refuse(
     let Misfit { steps, problem } = misfit;
     let found = at(value, &steps).map(quote).unwrap_or_default();
     let whole_path = join(prefix, &steps);
-    let unit = (1..=steps.len()).rev().find_map(|len| {
-        let steps = steps.get(..len)?;
-        let pattern = pattern(steps);
-        (fields.contains(&pattern.as_str()) && at(value, steps).is_some_and(|v| !v.is_null()))
-            .then_some((steps, pattern))
-    });
+    let unit = unit(value, &steps, fields, 1);
     refusals.push(whole_path, &found, problem);
-    let Some((steps, pattern)) = unit else {
-        refusals.emptied.push(prefix.to_owned());
+    let Some(steps) = unit else {
+        refusals.emptied.insert(prefix.to_owned());
         *value = Value::Null;
         return Refused::All;
     };
     let mut emptied = join(prefix, steps);
     let mut replacement = Value::Null;
-    if never_absent == Some(pattern.as_str()) {
+    if never_absent == Some(pattern(steps).as_str()) {
         emptied.push_str("[0]");
         replacement = Value::Array(vec![Value::Null]);
     }
-    refusals.emptied.push(emptied);
+    refusals.emptied.insert(emptied);
     if let Some(place) = at_mut(value, steps) {
         *place = replacement;
     }

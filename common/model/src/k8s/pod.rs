@@ -18,13 +18,20 @@ impl Kind for Pod {
                 path: &["spec", "containers"],
                 misfit: |v| misfit::<raw::Container<'_>>(v),
                 fields: &["ports[]"],
+                read_on: &["ports[]"],
             },
             List {
                 path: &["spec", "initContainers"],
                 misfit: |v| misfit::<raw::Container<'_>>(v),
                 fields: &["ports[]"],
+                read_on: &["ports[]"],
             },
-            List { path: &["status", "podIPs"], misfit: |v| misfit::<raw::PodIp<'_>>(v), fields: &[] },
+            List {
+                path: &["status", "podIPs"],
+                misfit: |v| misfit::<raw::PodIp<'_>>(v),
+                fields: &[],
+                read_on: &[],
+            },
         ],
         fields: &["metadata.creationTimestamp"],
         never_absent: None,
@@ -123,17 +130,24 @@ fn host_port(
     names: &mut Names,
     refusals: &mut Refusals<'_>,
 ) -> Option<HostPort> {
-    let number = raw.host_port.filter(|port| *port != 0)?;
+    let number = raw.host_port.filter(|port| *port != 0);
+    if number.is_none() && !refusals.is_spoiled(field) {
+        return None;
+    }
     // All of them before the first `?`: every bad one is named.
     let name = decode::port_name(field, raw.name.as_deref(), names, refusals);
     let protocol = decode::protocol(field, raw.protocol.as_deref(), refusals);
-    let host_port = decode::port(|| format!("{field}.hostPort"), Some(number), "host port", refusals);
+    let host_port = number
+        .and_then(|port| decode::port(|| format!("{field}.hostPort"), Some(port), "host port", refusals));
     let container_port =
         decode::port(|| format!("{field}.containerPort"), raw.container_port, "host port", refusals);
     let host_ip = match raw.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
         None => Some(None),
         Some(ip) => host_ip(field, ip, refusals).map(Some),
     };
+    if refusals.is_spoiled(field) {
+        return None;
+    }
     Some(HostPort {
         name: name?,
         protocol: protocol?,

@@ -21,18 +21,31 @@ impl Kind for Service {
                 path: &["spec", "ports"],
                 misfit: |v| misfit::<raw::ServicePort<'_>>(v),
                 fields: &["nodePort"],
+                read_on: &[""],
             },
-            List { path: &["spec", "clusterIPs"], misfit: |v| misfit::<raw::Text<'_>>(v), fields: &[] },
-            List { path: &["spec", "externalIPs"], misfit: |v| misfit::<raw::Text<'_>>(v), fields: &[] },
+            List {
+                path: &["spec", "clusterIPs"],
+                misfit: |v| misfit::<raw::Text<'_>>(v),
+                fields: &[],
+                read_on: &[],
+            },
+            List {
+                path: &["spec", "externalIPs"],
+                misfit: |v| misfit::<raw::Text<'_>>(v),
+                fields: &[],
+                read_on: &[],
+            },
             List {
                 path: &["spec", "loadBalancerSourceRanges"],
                 misfit: |v| misfit::<raw::Text<'_>>(v),
                 fields: &[],
+                read_on: &[],
             },
             List {
                 path: &["status", "loadBalancer", "ingress"],
                 misfit: |v| misfit::<raw::Ingress<'_>>(v),
                 fields: &[],
+                read_on: &[],
             },
         ],
         fields: &[
@@ -301,6 +314,9 @@ fn service_port(
             }
         },
     };
+    if refusals.is_spoiled(field) {
+        return None;
+    }
     Some(ServicePort { name: name?, protocol: protocol?, port: port?, node_port })
 }
 

@@ -108,3 +108,35 @@ fn every_bad_field_of_a_port_is_named() {
     let of_port = ["name", "protocol", "hostPort", "containerPort", "hostIP"];
     assert_eq!(fields(&pod), of_port.map(|name| format!("spec.containers[0].ports[0].{name}")));
 }
+
+/// Values of the wrong type don't hide other bad values of their port.
+#[test]
+fn a_port_with_fields_of_wrong_types_is_read_to_its_end() {
+    let fields = |decoded: &Decoded| -> Vec<String> {
+        let mut fields: Vec<_> = decoded.rejects.iter().map(|reject| reject.field.clone()).collect();
+        fields.sort();
+        fields
+    };
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  type: NodePort\n  clusterIPs: [10.96.0.1]\n  \
+                   ports:\n  - {name: [], protocol: tcp, port: http, nodePort: {}}\n  - {port: 80, protocol: 6}\n  - {port: 81}\n";
+    let found = decoded(service, Format::Yaml);
+    let bad = ["[0].name", "[0].nodePort", "[0].port", "[0].protocol", "[1].protocol"];
+    assert_eq!(fields(&found), bad.map(|at| format!("spec.ports{at}")));
+    let Object::Service(service) = &found.objects[0] else { panic!("no Service") };
+    assert_eq!(service.ports.iter().map(|port| port.port.get()).collect::<Vec<_>>(), [81]);
+    let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata: {name: a, labels: \
+                 {kubernetes.io/service-name: a}}\nports: [{name: 7, protocol: tcp, port: []}, {port: 80}]\n";
+    let found = decoded(slice, Format::Yaml);
+    assert_eq!(fields(&found), ["ports[0].name", "ports[0].port", "ports[0].protocol"]);
+    let Object::EndpointSlice(slice) = &found.objects[0] else { panic!("no EndpointSlice") };
+    assert_eq!(slice.ports.len(), 1);
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{ports: [{protocol: tcp, hostPort: x, \
+               containerPort: [], hostIP: x}, {hostPort: 80, containerPort: 80}]}]}\n";
+    let found = decoded(pod, Format::Yaml);
+    let bad = ["containerPort", "hostIP", "hostPort", "protocol"];
+    assert_eq!(fields(&found), bad.map(|name| format!("spec.containers[0].ports[0].{name}")));
+    let Object::Pod(pod) = &found.objects[0] else { panic!("no Pod") };
+    assert_eq!(pod.host_ports.len(), 1);
+    let no_host_port = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{ports: [{containerPort: []}]}]}\n";
+    assert_eq!(fields(&decoded(no_host_port, Format::Yaml)), ["spec.containers[0].ports[0].containerPort"]);
+}
