@@ -95,6 +95,8 @@ fn a_file_that_is_broken_at_a_restart_takes_nothing_away() -> Result<()> {
         for to in WEB {
             assert_eq!(client.tcp(to)?.unwrap().name, "a");
         }
+        let status = world.portway(&["status"])?;
+        assert!(status.contains("what an earlier agent made of 1 file that cannot be used"), "{status}");
         // A change elsewhere is no reason either.
         let third = Service::new("third", &["10.96.0.30"]).port("http", TCP, 80);
         world.publish(&third, [a.endpoint()])?;
@@ -107,6 +109,8 @@ fn a_file_that_is_broken_at_a_restart_takes_nothing_away() -> Result<()> {
         for to in WEB {
             assert_eq!(client.tcp(to)?.unwrap().name, "a");
         }
+        let status = world.portway(&["status"])?;
+        assert!(!status.contains("earlier agent"), "{status}");
         Ok(())
     })
 }

@@ -301,6 +301,11 @@ impl Owner {
             writes: self.datapath.writes(),
             without_maglev: self.datapath.planner().without_maglev().len(),
             serving: self.serving.is_none(),
+            silent_files: if self.prune_is_due && self.serving.is_none() {
+                self.source.silent_files()
+            } else {
+                0
+            },
         })
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Facts<'a> {
     pub(super) writes: Writes,
     pub(super) without_maglev: usize,
     pub(super) serving: bool,
+    /// Files that are broken since the start; what the maps hold of an earlier agent is not removed for them.
+    pub(super) silent_files: usize,
 }
 
 /// The kernel's name, what the self-test found, and what this kernel cannot do.
@@ -49,7 +51,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 /// All but what the maps themselves and the process tell ([`super::http`] adds that).
 pub(super) fn build(facts: Facts<'_>) -> Status {
-    let Facts { config, addresses, kernel, source, tallies, writes, without_maglev, serving } = facts;
+    let Facts { config, addresses, kernel, source, tallies, writes, without_maglev, serving, silent_files } =
+        facts;
     let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
     let mut warnings = Vec::new();
     if let Some(error) = &writes.last_error {
@@ -64,6 +67,12 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         warnings.push(format!("{} is missing; its last objects are served", source.path));
     }
     warnings.extend(source.broken.iter().map(broken_file));
+    if silent_files > 0 {
+        let files = counted(silent_files as u64, "file", "files");
+        warnings.push(format!(
+            "what an earlier agent made of {files} that cannot be used, or of files that are gone, is still served until they can"
+        ));
+    }
     if rejects > 0 {
         let rejects = counted(rejects, "value of an object is", "values of objects are");
         warnings.push(format!("{rejects} not used; `portway status --verbose` lists them"));
