@@ -9,7 +9,7 @@ use portway_tests::harness::manifest::endpoints;
 use portway_tests::harness::{Pod, Probe, World};
 
 fn four_pods(world: &mut World) -> Result<Vec<Pod>> {
-    ["a", "b", "c", "d"].into_iter().map(|name| world.serving_pod(name)).collect()
+    world.serving_pods(&["a", "b", "c", "d"])
 }
 
 /// The one server of 40 connects.

@@ -56,10 +56,8 @@ fn what_is_no_frontend_is_left_alone() -> Result<()> {
 #[test]
 fn a_socket_keeps_its_backend_and_sockets_spread() -> Result<()> {
     World::test("sticky", |world| {
-        let pods = ["a", "b", "c", "d"].map(|name| world.serving_pod(name));
-        let [a, b, c, d] = pods;
-        let pods = [a?, b?, c?, d?];
-        world.publish(&web(), endpoints(&pods.each_ref()))?;
+        let pods = world.serving_pods(&["a", "b", "c", "d"])?;
+        world.publish(&web(), endpoints(&pods.iter().collect::<Vec<_>>()))?;
         world.start_agent(&[])?;
         let mut client = world.client(&pods[0])?;
         for (v6, to) in ways()? {

@@ -24,10 +24,8 @@ fn assert_one_program_each(world: &World) -> Result<()> {
 #[test]
 fn killed_and_restarted_five_times_under_load_it_refuses_nobody() -> Result<()> {
     World::test("restart", |world| {
-        let pods = ["a", "b", "c", "d"].map(|name| world.serving_pod(name));
-        let [a, b, c, d] = pods;
-        let pods = [a?, b?, c?, d?];
-        world.publish(&web(), endpoints(&pods.each_ref()))?;
+        let pods = world.serving_pods(&["a", "b", "c", "d"])?;
+        world.publish(&web(), endpoints(&pods.iter().collect::<Vec<_>>()))?;
         world.start_agent(&[])?;
         let mut client = world.client(&pods[0])?;
         let (held, first) = client.connect(Protocol::Tcp, WEB[0])?;
@@ -118,13 +116,11 @@ fn a_file_that_is_broken_at_a_restart_takes_nothing_away() -> Result<()> {
 #[test]
 fn clients_keep_their_backends_over_a_restart() -> Result<()> {
     World::test("keeps", |world| {
-        let pods = ["a", "b", "c", "d"].map(|name| world.serving_pod(name));
-        let [a, b, c, d] = pods;
-        let pods = [a?, b?, c?, d?];
+        let pods = world.serving_pods(&["a", "b", "c", "d"])?;
         let sticky =
             Service::new("sticky", &["10.96.0.30", "fd00:10:96::30"]).port("http", TCP, 80).affinity(600);
-        world.publish(&web(), endpoints(&pods.each_ref()))?;
-        world.publish(&sticky, endpoints(&pods.each_ref()))?;
+        world.publish(&web(), endpoints(&pods.iter().collect::<Vec<_>>()))?;
+        world.publish(&sticky, endpoints(&pods.iter().collect::<Vec<_>>()))?;
         world.start_agent(&[])?;
         let mut client = world.client(&pods[0])?;
         let mut sockets = Vec::new();

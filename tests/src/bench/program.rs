@@ -1,7 +1,7 @@
 //! `bench program` and `bench envelope`: from a rename in the directory to connections.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::{ChildStdin, ChildStdout};
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +10,6 @@ use super::client::{self, Sweep};
 use super::objects;
 use super::report::{Figure, quantile};
 use super::resources::{Client, Node};
-use crate::harness::Pod;
 
 const BENCH: &str = "program";
 const SERVICES: u32 = 10_000;
@@ -49,8 +48,7 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
 
 /// One endpoint of one service changes, at this size.
 fn changes(node: &mut Node, count: u32) -> Result<Vec<Figure>> {
-    let pods: Vec<Pod> =
-        ["even", "odd"].iter().map(|name| node.world.serving_pod(name)).collect::<Result<_>>()?;
+    let pods = node.world.serving_pods(&["even", "odd"])?;
     let target = objects::frontend(SERVICES);
     node.world.manifests().put_text("extra.json", &objects::one_service(SERVICES))?;
     let mut watcher = Watcher::start(node, target)?;
@@ -102,11 +100,7 @@ fn put(node: &Node, name: &str, text: &str) -> Result<u64> {
 
 /// The agent's own count of map operations, from its metrics.
 fn map_writes(node: &Node) -> Result<u64> {
-    let text = node.world.node().run(|| {
-        let mut stream = TcpStream::connect(METRICS).context("connect to /metrics")?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        std::io::read_to_string(stream).context("read /metrics")
-    })?;
+    let text = node.world.node().http_get(METRICS.parse()?, "/metrics")?;
     let ops = text.lines().filter(|line| line.starts_with("cilium_bpf_map_ops_total{"));
     let counts: Vec<f64> = ops.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
     ensure!(!counts.is_empty(), "no cilium_bpf_map_ops_total in the metrics:\n{text}");

@@ -1,7 +1,6 @@
 //! The real agent as a process of a test.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -111,16 +110,9 @@ impl Agent {
     }
 
     fn health(&self) -> Result<()> {
-        self.namespace.run(|| {
-            let mut stream =
-                TcpStream::connect_timeout(&HEALTH, Duration::from_secs(1)).context("no /healthz yet")?;
-            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            ensure!(answer.starts_with("HTTP/1.1 200"), "/healthz says {answer}");
-            Ok(())
-        })
+        let answer = self.namespace.http_get(HEALTH, "/healthz")?;
+        ensure!(answer.starts_with("HTTP/1.1 200"), "/healthz says {answer}");
+        Ok(())
     }
 }
 

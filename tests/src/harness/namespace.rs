@@ -1,11 +1,13 @@
 //! Network namespaces and the links between them.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::TryStreamExt;
@@ -77,6 +79,17 @@ impl Namespace {
         unsafe {
             command.pre_exec(move || setns(&*fd, CloneFlags::CLONE_NEWNET).map_err(std::io::Error::from));
         }
+    }
+
+    /// What an HTTP server of this namespace answers to a GET, head and body.
+    pub fn http_get(&self, server: SocketAddr, path: &str) -> Result<String> {
+        self.run(|| {
+            let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(1))
+                .with_context(|| format!("connect to {server} for {path}"))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+            std::io::read_to_string(stream).with_context(|| format!("read {path}"))
+        })
     }
 
     /// `SO_NETNS_COOKIE` of its sockets: what the programs know it by.

@@ -199,6 +199,11 @@ impl World {
         Ok(pod)
     }
 
+    /// New pods that answer on [`TARGET`], one for each name.
+    pub fn serving_pods(&mut self, names: &[&str]) -> Result<Vec<Pod>> {
+        names.iter().map(|name| self.serving_pod(name)).collect()
+    }
+
     /// A client in the node's own namespace, as a pod of the host's network has it.
     pub fn node_client(&self) -> Result<Probe> {
         Probe::start(&self.node, Some(self.cgroup.path()))
