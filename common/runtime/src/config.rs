@@ -5,6 +5,7 @@
 //! `bpf-lb-map-max` in `--config-dir`, that over the default. [`Settings::reader`] then parses each value into the
 //! program's own type and gathers every problem, so that a person mends all of them at once.
 
+mod duration;
 mod help;
 mod key;
 mod problem;
@@ -13,6 +14,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+pub use duration::parse_duration;
 pub use help::help;
 pub use key::{Class, Key, Kind};
 pub use problem::{Invalid, Problem, Problems, Warning};
