@@ -28,7 +28,7 @@ mod yaml;
 
 pub use decode::{Decoded, decode};
 pub use document::{Format, ManifestError};
-pub use manifests::{Change, FileProblem, Manifests};
+pub use manifests::{Change, FileProblem, Manifests, Watched};
 pub use names::Names;
 pub use object::{
     Endpoint, EndpointSlice, Event, Hints, HostPort, Node, Object, ObjectKey, ObjectKind, Pod, Service,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::document::{self, Head, Item, Said};
 use super::field::{Misfit, Refusals, Shape, mend};
 use super::raw;
-use super::{EndpointSlice, Format, ManifestError, Names, Node, Object, Pod, Reject, Service};
+use super::{EndpointSlice, Format, ManifestError, Names, Node, Object, ObjectKind, Pod, Reject, Service};
 
 /// What a file has.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +55,23 @@ pub(super) fn object(item: &Item<'_>, names: &mut Names, rejects: &mut Vec<Rejec
         Pod::NAME => of_kind::<Pod>(item.text, api_version, names, rejects),
         Node::NAME => of_kind::<Node>(item.text, api_version, names, rejects),
         _ => None,
+    }
+}
+
+/// The object of a kind that is known, whatever it says itself.
+pub(super) fn of_the_kind(
+    kind: ObjectKind,
+    text: &str,
+    names: &mut Names,
+    rejects: &mut Vec<Reject>,
+) -> Option<Object> {
+    match kind {
+        ObjectKind::Service => of_kind::<Service>(text, Service::API_VERSION, names, rejects),
+        ObjectKind::EndpointSlice => {
+            of_kind::<EndpointSlice>(text, EndpointSlice::API_VERSION, names, rejects)
+        }
+        ObjectKind::Pod => of_kind::<Pod>(text, Pod::API_VERSION, names, rejects),
+        ObjectKind::Node => of_kind::<Node>(text, Node::API_VERSION, names, rejects),
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -6,18 +7,25 @@ use serde::Serialize;
 
 use super::{Event, Format, ManifestError, Names, Object, ObjectKind, Reject, decode, document};
 
-/// The objects of a directory of manifests, and what is wrong with them.
+mod watched;
+
+use watched::Sightings;
+pub use watched::Watched;
+
+/// The objects of a directory of manifests and of the API server, and what is wrong with them.
 ///
-/// Of an object that several files have, the one in the first path counts, and in a file the first one; the others
-/// are named, and take over when it goes. A file that cannot be read keeps the objects it had when it could.
+/// Of an object that several files have, the one in the first path counts, and in a file the first one; any file's
+/// counts before the API server's. The others are named, and take over when it goes. A file that cannot be read keeps
+/// the objects it had when it could.
 #[derive(Debug, Default)]
 pub struct Manifests {
     names: Names,
     files: BTreeMap<Arc<Path>, File>,
     objects: HashMap<Key, Vec<Holder>>,
-    /// Objects that more than one file has.
+    /// Objects that more than one has.
     by_rivalry: BTreeSet<Key>,
-    /// Counts calls of [`Self::apply`].
+    watched: Sightings,
+    /// Counts changes.
     pass: u64,
 }
 
@@ -32,7 +40,7 @@ pub struct FileProblem {
     pub kept_objects: usize,
 }
 
-/// What a file's new text, or its end, changed.
+/// What a file's new text, or its end, or what the API server told changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Deletions first, then what is new or different in the order of the file.
@@ -41,6 +49,8 @@ pub struct Change {
     pub problem: Option<FileProblem>,
     /// What is refused that was not before, for the log. [`Manifests::rejects`] has all there are.
     pub rejects: Vec<Reject>,
+    /// Objects of the API server's that were not used, for newer ones are held.
+    pub older: u64,
 }
 
 type Key = (ObjectKind, Arc<str>);
@@ -52,10 +62,25 @@ struct File {
     problem: Option<String>,
 }
 
-/// A file that has an object.
+/// Who has an object. The smallest counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    File(Arc<Path>),
+    ApiServer,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::ApiServer => f.write_str("the API server"),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Holder {
-    path: Arc<Path>,
+    origin: Origin,
     object: Object,
     /// The pass that saw it last.
     pass: u64,
@@ -74,6 +99,7 @@ impl Manifests {
             Some((path, _)) => Arc::clone(path),
             None => Arc::from(path),
         };
+        let origin = Origin::File(Arc::clone(&path));
         let mut rejects = Vec::new();
         let read = document::each(bytes, Format::Detect, |items| {
             let mut events = Vec::new();
@@ -83,7 +109,7 @@ impl Manifests {
                     continue;
                 };
                 let key = (object.kind(), Arc::clone(object.name()));
-                match hold(&mut self.objects, &path, key.clone(), object, self.pass) {
+                match hold(&mut self.objects, &origin, key.clone(), object, self.pass) {
                     Held::Twice => rejects.push(twice(&key, "is in this file before; the first one counts")),
                     Held::Shadowed => keys.push(key),
                     Held::Same => keys.push(key),
@@ -123,14 +149,15 @@ impl Manifests {
         let mut new_rejects: Vec<_> = rejects.iter().filter(|r| !old_rejects.contains(r)).cloned().collect();
         file.rejects = rejects;
         let mut events = Vec::new();
+        let origin = Origin::File(Arc::clone(path));
         for key in old_keys {
-            events.extend(self.release(path, &key, self.pass));
+            events.extend(self.release(&origin, &key, self.pass));
         }
         events.extend(applied);
         self.note_rivals(path, &mut new_rejects);
         // Deletions first: what takes over a frontend then finds it free.
         events.sort_by_key(|event| matches!(event, Event::Apply(_)));
-        Change { events, problem: None, rejects: new_rejects }
+        Change { events, rejects: new_rejects, ..Change::default() }
     }
 
     /// A file that is gone. O(objects it had).
@@ -139,13 +166,14 @@ impl Manifests {
             return Change::default();
         };
         self.pass += 1;
+        let origin = Origin::File(path);
         let mut events: Vec<_> =
-            file.objects.iter().filter_map(|key| self.release(&path, key, self.pass)).collect();
+            file.objects.iter().filter_map(|key| self.release(&origin, key, self.pass)).collect();
         events.sort_by_key(|event| matches!(event, Event::Apply(_)));
         Change { events, ..Change::default() }
     }
 
-    /// Objects, each once whatever the number of files that have it.
+    /// Objects, each once whoever has it.
     pub fn object_count(&self) -> usize {
         self.objects.len()
     }
@@ -163,21 +191,22 @@ impl Manifests {
         self.files.get(path).map_or(0, |file| file.objects.len())
     }
 
-    /// Everything that is refused at present, file by file, then objects that another file has too. O(files +
-    /// refused).
+    /// Everything that is refused at present: file by file, of the API server's objects, then objects that somebody
+    /// else has too. O(files + refused).
     pub fn rejects(&self) -> impl Iterator<Item = Reject> {
         let of_files = self.files.values().flat_map(|file| file.rejects.iter().cloned());
         let rivals = self.by_rivalry.iter().filter_map(|key| Some((key, self.objects.get(key)?)));
-        of_files.chain(rivals.flat_map(|(key, holders)| {
+        let of_watched = self.watched.rejects().cloned();
+        of_files.chain(of_watched).chain(rivals.flat_map(|(key, holders)| {
             let winner = holders.first();
             holders.iter().skip(1).filter_map(move |loser| Some(rival(key, winner?, loser)))
         }))
     }
 
-    /// Takes an object from a file unless `pass` saw it there; what changes by that.
-    fn release(&mut self, path: &Path, key: &Key, pass: u64) -> Option<Event> {
+    /// Takes an object from `origin` unless `pass` saw it there; what changes by that.
+    fn release(&mut self, origin: &Origin, key: &Key, pass: u64) -> Option<Event> {
         let holders = self.objects.get_mut(key)?;
-        let at = holders.iter().position(|holder| *holder.path == *path && holder.pass != pass)?;
+        let at = holders.iter().position(|holder| holder.origin == *origin && holder.pass != pass)?;
         let gone = holders.remove(at);
         if holders.len() < 2 {
             self.by_rivalry.remove(key);
@@ -198,13 +227,23 @@ impl Manifests {
             return;
         };
         for key in &file.objects {
-            let Some([winner, losers @ ..]) = self.objects.get(key).map(Vec::as_slice) else {
-                continue;
-            };
-            if !losers.is_empty() && self.by_rivalry.insert(key.clone()) {
-                rejects.extend(losers.iter().map(|loser| rival(key, winner, loser)));
-            }
+            note_rivals_of(&self.objects, &mut self.by_rivalry, key, rejects);
         }
+    }
+}
+
+/// Names who has an object beside the one that counts, if nobody did before.
+fn note_rivals_of(
+    objects: &HashMap<Key, Vec<Holder>>,
+    by_rivalry: &mut BTreeSet<Key>,
+    key: &Key,
+    rejects: &mut Vec<Reject>,
+) {
+    let Some([winner, losers @ ..]) = objects.get(key).map(Vec::as_slice) else {
+        return;
+    };
+    if !losers.is_empty() && by_rivalry.insert(key.clone()) {
+        rejects.extend(losers.iter().map(|loser| rival(key, winner, loser)));
     }
 }
 
@@ -213,29 +252,29 @@ enum Held {
     Wins(Object),
     /// It counts, and is as it was.
     Same,
-    /// The file of another path counts.
+    /// Somebody else's counts.
     Shadowed,
-    /// This pass has seen it in this file.
+    /// This pass has seen it there.
     Twice,
 }
 
-/// Notes that the file at `path` has `object`.
+/// Notes that `origin` has `object`.
 fn hold(
     objects: &mut HashMap<Key, Vec<Holder>>,
-    path: &Arc<Path>,
+    origin: &Origin,
     key: Key,
     object: Object,
     pass: u64,
 ) -> Held {
     let holders = objects.entry(key).or_default();
-    let at = holders.partition_point(|holder| holder.path < *path);
+    let at = holders.partition_point(|holder| holder.origin < *origin);
     let wins = at == 0;
     // An object that is as it was stays the one that others hold too.
     let (object, same) = match holders.first().filter(|_| wins) {
         Some(winner) if winner.object == object => (winner.object.clone(), true),
         Some(_) | None => (object, false),
     };
-    match holders.get_mut(at).filter(|holder| holder.path == *path) {
+    match holders.get_mut(at).filter(|holder| holder.origin == *origin) {
         Some(holder) if holder.pass == pass => return Held::Twice,
         Some(holder) => {
             holder.pass = pass;
@@ -243,7 +282,7 @@ fn hold(
         }
         None => {
             holders.reserve_exact(1);
-            holders.insert(at, Holder { path: Arc::clone(path), object: object.clone(), pass });
+            holders.insert(at, Holder { origin: origin.clone(), object: object.clone(), pass });
         }
     }
     match (wins, same) {
@@ -266,8 +305,12 @@ fn twice(key: &Key, reason: &str) -> Reject {
 }
 
 fn rival(key: &Key, winner: &Holder, loser: &Holder) -> Reject {
-    let (winner, loser) = (winner.path.display(), loser.path.display());
-    twice(key, &format!("is in {winner} too, which counts as the first path; {loser} is not used for it"))
+    let (winner, loser) = (&winner.origin, &loser.origin);
+    let why = match loser {
+        Origin::File(_) => "which counts as the first path",
+        Origin::ApiServer => "which counts before the API server",
+    };
+    twice(key, &format!("is in {winner} too, {why}; {loser} is not used for it"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ fn apply(manifests: &mut Manifests, path: &str, text: &str) -> Change {
 }
 
 /// `+name address` and `-name`.
-fn told(change: &Change) -> Vec<String> {
+pub(super) fn told(change: &Change) -> Vec<String> {
     let event = |event: &Event| match event {
         Event::Apply(Object::Service(service)) => {
             format!("+{} {}", service.name, service.cluster_ips.first().unwrap())
