@@ -11,6 +11,7 @@
 
 mod error;
 mod hook;
+mod intact;
 mod links;
 mod load;
 mod object;
@@ -19,6 +20,7 @@ mod sys;
 
 pub use error::ProgramError;
 pub use hook::Hook;
+pub use intact::{LinkFault, LinkFaultKind, Links, OtherProgram};
 pub use links::{Attached, Change, attached, detach, link_dir};
 pub use load::{LoadedProgram, Loader, Programs};
 pub use object::{has_object, object};

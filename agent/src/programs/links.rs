@@ -128,7 +128,7 @@ pub(super) fn open_cgroup(path: &Path) -> Result<File, ProgramError> {
     }
 }
 
-fn open_link(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, ProgramError> {
+pub(super) fn open_link(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, ProgramError> {
     match bpf::open_pin(path, 0) {
         Ok(link) => Ok(Some(link)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -146,6 +146,11 @@ impl Programs {
         &self.loaded
     }
 
+    /// The kernel's number of the program for a hook.
+    pub(super) fn id(&self, hook: Hook) -> Option<u32> {
+        self.loaded.iter().find(|program| program.name == hook.name()).map(|program| program.id)
+    }
+
     pub(super) fn hooks(&self) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
         self.hooks.iter().map(|(hook, fd)| (*hook, fd.as_fd()))
     }

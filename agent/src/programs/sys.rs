@@ -1,13 +1,16 @@
-//! bpf(2) as far as links need it: aya has no update of a cgroup link and does not show what a link is attached to.
+//! bpf(2) as far as links need it: aya has no update of a cgroup link and does not show what a link is attached to,
+//! nor in which order programs run.
 
 #![expect(unsafe_code, reason = "bpf(2) takes pointers; each attribute is laid out as the command takes it")]
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use crate::bpf::{call, call_fd, info, number};
 
 // Numbers of `enum bpf_cmd` of include/uapi/linux/bpf.h.
+const PROG_GET_FD_BY_ID: u32 = 13;
+const PROG_QUERY: u32 = 16;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 const LINK_DETACH: u32 = 34;
@@ -84,6 +87,73 @@ pub(super) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a link to a cgroup"));
     }
     Ok(LinkInfo { id: info.id, program: info.prog_id, cgroup: info.cgroup_id, attach_type: info.attach_type })
+}
+
+/// The numbers of the programs that run at a hook for a cgroup, its ancestors' too, in the order in which they run.
+pub(super) fn effective_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    /// `BPF_F_QUERY_EFFECTIVE` of include/uapi/linux/bpf.h.
+    const EFFECTIVE: u32 = 1;
+    /// `BPF_CGROUP_MAX_PROGS` (include/linux/bpf-cgroup-defs.h) for each of a few levels.
+    const MOST: usize = 256;
+    #[repr(C)]
+    struct Attr {
+        target_fd: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        prog_ids: u64,
+        prog_cnt: u32,
+        _pad: u32,
+        prog_attach_flags: u64,
+    }
+    let mut programs = vec![0_u32; MOST];
+    let mut attr = Attr {
+        target_fd: number(cgroup),
+        attach_type,
+        query_flags: EFFECTIVE,
+        attach_flags: 0,
+        prog_ids: programs.as_mut_ptr() as u64,
+        prog_cnt: MOST as u32,
+        _pad: 0,
+        prog_attach_flags: 0,
+    };
+    // SAFETY: the attribute is this command's; there is room for as many numbers as it says.
+    unsafe { call(PROG_QUERY, &mut attr) }?;
+    programs.truncate(attr.prog_cnt as usize);
+    Ok(programs)
+}
+
+/// The name of a program, which its owner gave it; at most 15 bytes.
+pub(super) fn program_name(program: u32) -> io::Result<String> {
+    #[repr(C)]
+    struct Attr {
+        prog_id: u32,
+        next_id: u32,
+        open_flags: u32,
+    }
+    /// The head of `struct bpf_prog_info`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        kind: u32,
+        id: u32,
+        tag: [u8; 8],
+        lengths: [u32; 2],
+        pointers: [u64; 2],
+        load_time: u64,
+        created_by_uid: u32,
+        nr_map_ids: u32,
+        map_ids: u64,
+        name: [u8; 16],
+    }
+    let mut attr = Attr { prog_id: program, next_id: 0, open_flags: 0 };
+    // SAFETY: the attribute is this command's and has no pointers; it returns a new descriptor.
+    let program = unsafe { call_fd(PROG_GET_FD_BY_ID, &mut attr) }?;
+    // SAFETY: this is a head of `struct bpf_prog_info`, integers without padding. Its pointers and lengths are zero:
+    // nothing is written through them.
+    let info: Info = unsafe { info(program.as_fd()) }?;
+    let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Whether a directory lies in a cgroup v2 hierarchy.

@@ -6,6 +6,7 @@
     reason = "a test's helpers panic, to keep the line number"
 )]
 
+mod intact;
 mod links;
 mod speed;
 mod world;
