@@ -16,7 +16,7 @@ mod tests;
 
 pub use duration::parse_duration;
 pub use help::help;
-pub use key::{Class, Key, Kind};
+pub use key::{Class, Key, Kind, Off};
 pub use problem::{Invalid, Problem, Problems, Warning};
 pub use reader::{Reader, parse_bool};
 pub use sources::{Origin, Said, Settings, Sources};

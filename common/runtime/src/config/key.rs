@@ -1,3 +1,5 @@
+use super::parse_bool;
+
 /// What becomes of a key that someone sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
@@ -9,17 +11,24 @@ pub enum Class {
     NotOffered,
     /// A feature that Portway lacks and that must not be ignored: an error with the way out.
     Dangerous,
+    /// Another program's key of the same ConfigMap: accepted without a word.
+    Operator,
     /// Nobody's key: a warning with the nearest known one.
     Unknown,
 }
 
 impl Class {
+    /// In the order of the text that explains them.
+    pub const ALL: [Self; 6] =
+        [Self::Honoured, Self::Retired, Self::NotOffered, Self::Dangerous, Self::Operator, Self::Unknown];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Honoured => "honoured",
             Self::Retired => "retired",
             Self::NotOffered => "not-offered",
             Self::Dangerous => "dangerous",
+            Self::Operator => "operator",
             Self::Unknown => "unknown",
         }
     }
@@ -59,6 +68,18 @@ impl Kind {
     }
 }
 
+/// The values at which a key of a feature that is not offered asks for nothing; any other one gets the warning or the
+/// error of the key's class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Off {
+    /// The default alone.
+    Default,
+    /// Each of these. For a switch, however it is spelled.
+    At(&'static [&'static str]),
+    /// Every value: the key details a feature that another key switches on.
+    Always,
+}
+
 /// A key of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -69,13 +90,29 @@ pub struct Key {
     pub class: Class,
     pub kind: Kind,
     pub default: &'static str,
-    /// One sentence without its end. For [`Class::Dangerous`] it is the way out.
+    /// Of no matter for [`Class::Honoured`], [`Class::Retired`] and [`Class::Operator`].
+    pub off: Off,
+    /// One sentence without its end. For [`Class::NotOffered`] it says what is missing, for [`Class::Dangerous`] it is the
+    /// way out.
     pub help: &'static str,
     /// Heading in the help.
     pub group: &'static str,
 }
 
 impl Key {
+    /// Whether a value asks for a feature that is not offered.
+    pub(super) fn asks(&self, value: &str) -> bool {
+        let same = |off: &str| match self.kind {
+            Kind::Bool => parse_bool(off).is_ok_and(|off| parse_bool(value) == Ok(off)),
+            Kind::Integer { .. } | Kind::OneOf(_) | Kind::Path | Kind::Text(_) => off == value,
+        };
+        match self.off {
+            Off::Default => !same(self.default),
+            Off::At(values) => !values.iter().copied().any(same),
+            Off::Always => false,
+        }
+    }
+
     /// The variable that sets this key.
     pub fn variable(&self) -> String {
         variable(self.name)

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::key::variable;
-use super::{Class, Invalid, Key, Kind, Problem, Reader, Warning};
+use super::{Class, Invalid, Key, Kind, Off, Problem, Reader, Warning};
 
 /// The key whose value is the directory that the other keys are read from.
 const CONFIG_DIR: &str = "config-dir";
@@ -58,6 +58,7 @@ pub struct Settings {
     /// By [`Key::name`]; honoured and other known keys alike.
     known: BTreeMap<&'static str, Said>,
     unknown: Vec<Said>,
+    without_effect: Vec<Said>,
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
 }
@@ -80,6 +81,7 @@ where
             keys,
             known: BTreeMap::new(),
             unknown: Vec::new(),
+            without_effect: Vec::new(),
             problems: Vec::new(),
             warnings: Vec::new(),
         };
@@ -112,6 +114,12 @@ impl Settings {
     /// What nobody knows, in the order in which it was found.
     pub fn unknown(&self) -> &[Said] {
         &self.unknown
+    }
+
+    /// What was said about keys that have no effect, or none by themselves: a line each for who debugs. Not logged
+    /// here, for the log's own settings are read first.
+    pub fn without_effect(&self) -> &[Said] {
+        &self.without_effect
     }
 
     /// Parses values into the program's own types.
@@ -153,6 +161,8 @@ impl Settings {
             let value = match (inline, self.find(&name)) {
                 (Some(value), _) => value,
                 (None, Some(Key { kind: Kind::Bool, .. })) => "true".to_owned(),
+                // Most flags of other programs are switches.
+                (None, Some(key)) if key.class != Class::Honoured => "true".to_owned(),
                 (None, known) => {
                     // An unknown flag takes the next argument too, as it most likely would if it were known.
                     let next = arguments.next_if(|next| !next.to_string_lossy().starts_with("--"));
@@ -250,13 +260,20 @@ impl Settings {
             let Some(said) = self.known.get(key.name) else { continue };
             let warn = |message: String| Warning { key: said.key.clone(), origin: said.origin, message };
             match key.class {
-                Class::Honoured | Class::Unknown => {}
-                Class::Retired => tracing::debug!(key = said.key, "this key has no effect any more"),
-                Class::NotOffered if said.value == key.default => {}
+                Class::Honoured | Class::Operator | Class::Unknown => {}
+                Class::Retired => self.without_effect.push(said.clone()),
+                Class::NotOffered | Class::Dangerous if !key.asks(&said.value) => {
+                    if key.off == Off::Always {
+                        self.without_effect.push(said.clone());
+                    }
+                }
                 Class::NotOffered => self.warnings.push(warn(format!("not offered: {}", key.help))),
-                Class::Dangerous if said.value == key.default => {}
                 Class::Dangerous => {
-                    let allowed = format!("{:?} only: Portway does not offer this", key.default);
+                    let off = match key.off {
+                        Off::At([off, ..]) => off,
+                        Off::At([]) | Off::Default | Off::Always => key.default,
+                    };
+                    let allowed = format!("{off:?} only: Portway does not offer this");
                     self.problems.push(Problem::of(said, Invalid::new(allowed, key.help)));
                 }
             }

@@ -15,10 +15,13 @@ const KEYS: &[Key] = &[
     key("enable-hubble", Kind::Bool, "false", Class::NotOffered),
     key("enable-ipsec", Kind::Bool, "false", Class::Dangerous),
     key("sockops-enable", Kind::Bool, "false", Class::Retired),
+    Key { off: Off::At(&["", "none"]), ..key("l7-mode", Kind::Text("a mode"), "envoy", Class::NotOffered) },
+    Key { off: Off::Always, ..key("hubble-port", Kind::Text(""), "4244", Class::NotOffered) },
+    key("nodes-gc-interval", Kind::Text(""), "5m", Class::Operator),
 ];
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, class: Class) -> Key {
-    Key { name, aliases: &[], class, kind, default, help: "what it does", group: "Group" }
+    Key { name, aliases: &[], class, kind, default, off: Off::Default, help: "what it does", group: "Group" }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -146,6 +149,24 @@ fn each_class_is_told_apart() {
     assert!(warnings[0].contains("not offered"), "{warnings:?}");
     assert_eq!(problems(&["--enable-ipsec"], &[]).len(), 1);
     load(&["--enable-ipsec=false"], &[]).unwrap();
+    load(&["--enable-ipsec=F"], &[]).unwrap();
+    assert!(problems(&["--enable-ipsec"], &[])[0].contains("allowed is \"false\" only"));
+}
+
+#[test]
+fn a_key_that_is_not_offered_warns_where_it_asks_for_something() {
+    let warns = |argument: &str| load(&[argument], &[]).unwrap().1.len();
+    // Its default may well ask for something: whoever leaves the key out was not promised it.
+    assert_eq!((warns("--l7-mode=envoy"), warns("--l7-mode="), warns("--l7-mode=none")), (1, 0, 0));
+    assert_eq!((warns("--hubble-port=1"), warns("--nodes-gc-interval=1s")), (0, 0));
+    assert_eq!(load(&[], &[]).unwrap().1.len(), 0);
+    let settings = Sources {
+        arguments: ["--sockops-enable", "--hubble-port", "--nodes-gc-interval=1s"].map(OsString::from),
+        environment: [],
+    }
+    .read(KEYS);
+    let without_effect: Vec<_> = settings.without_effect().iter().map(|said| said.key.as_str()).collect();
+    assert_eq!(without_effect, ["sockops-enable", "hubble-port"]);
 }
 
 #[test]

@@ -1,0 +1,23 @@
+//! A client of the Kubernetes API server and watches that cannot die silently.
+//!
+//! Bytes go in and out: an object is JSON text here, whatever its kind. [`Client`] sends requests to one of several
+//! servers within a rate limit; [`Watch`] follows one kind and tells it as [`WatchEvent`]s, whatever the API server
+//! and the network do; [`object_versions`] lists what is there, for an audit; [`EventRecorder`] writes Events.
+
+mod client;
+mod connection;
+mod error;
+mod events;
+mod jitter;
+mod ledger;
+mod servers;
+mod throttle;
+mod versions;
+mod watch;
+
+pub use client::{Client, ClientOptions};
+pub use error::{ClientError, RequestError};
+pub use events::{EventRecorder, EventType, RecorderStatus, Regarding, Reporter};
+pub use ledger::ClientStatus;
+pub use versions::object_versions;
+pub use watch::{Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus};

@@ -1,0 +1,351 @@
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::connection::Connection;
+use super::error::{ClientError, RequestError, chain};
+use super::ledger::{ClientStatus, Ledger};
+use super::servers::Servers;
+use super::throttle::Throttle;
+
+/// A server that says nothing for so long, before its answer or within it, has failed.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+/// An answer that is not whole by then has failed, however steadily it comes.
+const WHOLE_ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+/// More than 500 objects of the size that etcd takes (1.5 MiB) do not have; in practice a page is a hundredth.
+const MAX_ANSWER_BYTES: usize = 1 << 30;
+/// Files of credentials are looked at this often, before a request.
+const FILES_CHECK: Duration = Duration::from_secs(10);
+/// A server that refuses the credentials has them read again at most this often.
+const REFUSED_CHECK: Duration = Duration::from_secs(5);
+
+const JSON: &str = "application/json";
+
+/// How to reach the API server.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// `None`: the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// URLs of the cluster's API servers, tried in turn; empty: the kubeconfig's, or the one in the pod's environment.
+    pub servers: Vec<String>,
+    /// Requests a second, over everything.
+    pub qps: u32,
+    /// Requests that may be sent at once after a quiet while.
+    pub burst: u32,
+    /// A connection that is quiet for so long is probed by TCP; data that is not acknowledged for so long ends it.
+    pub heartbeat: Duration,
+    pub user_agent: String,
+}
+
+/// A client of one cluster's API servers. Cheap to clone; clones share connections, rate limit and status.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: ClientOptions,
+    connection: RwLock<Connection>,
+    /// When files were last looked at, and whoever reads them holds it.
+    checked: tokio::sync::Mutex<Instant>,
+    servers: Servers,
+    throttle: Throttle,
+    ledger: Ledger,
+    /// Counts how often a server answered after none had.
+    returns: watch::Sender<u64>,
+}
+
+/// The beginning of an answer.
+pub(super) struct Answer {
+    /// Which server gave it.
+    pub(super) server: usize,
+    pub(super) url: String,
+    pub(super) response: Response<Body>,
+}
+
+impl Client {
+    /// Reads configuration and credentials. Makes no request: an API server that is down is no error. Must be called
+    /// inside a tokio runtime.
+    ///
+    /// # Errors
+    /// A file or a URL that cannot be used; it is named.
+    pub async fn new(options: ClientOptions) -> Result<Self, ClientError> {
+        // Before a file is read: every problem of a URL is the configuration's.
+        let given = Servers::new(&options.servers)?;
+        let connection = Connection::load(&options).await?;
+        let servers =
+            if given.len() == 0 { Servers::new(std::slice::from_ref(&connection.server))? } else { given };
+        Ok(Self::over(options, connection, servers))
+    }
+
+    pub(super) fn over(options: ClientOptions, connection: Connection, servers: Servers) -> Self {
+        let throttle = Throttle::new(options.qps, options.burst);
+        let inner = Inner {
+            options,
+            connection: RwLock::new(connection),
+            checked: tokio::sync::Mutex::new(Instant::now()),
+            servers,
+            throttle,
+            ledger: Ledger::default(),
+            returns: watch::Sender::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The whole answer to a GET of `path` (with its query).
+    ///
+    /// # Errors
+    /// No server answered, or the answer is an error.
+    pub async fn get(&self, path: &str) -> Result<Bytes, RequestError> {
+        self.fetch(Method::GET, path, JSON, Bytes::new()).await
+    }
+
+    /// The whole answer to any request. `body` is JSON, of a PATCH a JSON merge patch; it may be empty.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, RequestError> {
+        self.fetch(method, path, JSON, body.into()).await
+    }
+
+    pub fn status(&self) -> ClientStatus {
+        let throttled_seconds = self.inner.throttle.waited().as_secs_f64();
+        let server = self.inner.servers.current().1.to_owned();
+        ClientStatus { server, throttled_seconds, ..self.inner.ledger.status() }
+    }
+
+    pub(super) async fn fetch(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        body: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        let answer = self.open(method, path, accept, body).await?;
+        let (server, url) = (answer.server, answer.url);
+        let whole = collect(answer.response.into_body(), &url).await;
+        if let Err(error) = &whole {
+            self.note_failure(server, error);
+        }
+        whole
+    }
+
+    /// Sends a request and returns once the head of a good answer is there.
+    pub(super) async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        body: Bytes,
+    ) -> Result<Answer, RequestError> {
+        self.look_at_files(false).await;
+        let mut left = self.inner.servers.len();
+        let mut may_renew = true;
+        loop {
+            self.inner.throttle.take().await;
+            let (server, base) = self.inner.servers.current();
+            let url = Servers::url(base, path)?;
+            let request = Request::builder().method(method.clone()).uri(&url).header(ACCEPT, accept);
+            let request = match (&method, body.is_empty()) {
+                (_, true) => request,
+                (&Method::PATCH, false) => request.header(CONTENT_TYPE, "application/merge-patch+json"),
+                (_, false) => request.header(CONTENT_TYPE, JSON),
+            };
+            let request = request
+                .body(Body::from(body.clone()))
+                .map_err(|error| RequestError::Path { path: path.to_owned(), problem: error.to_string() })?;
+            let error = match self.attempt(request, url.to_string()).await {
+                Ok(response) => {
+                    self.note_answer(server, response.status().as_u16());
+                    return Ok(Answer { server, url: url.to_string(), response });
+                }
+                Err(error) => error,
+            };
+            self.note_failure(server, &error);
+            if error.code() == Some(401) && may_renew {
+                may_renew = false;
+                if self.look_at_files(true).await {
+                    continue;
+                }
+            }
+            left = left.saturating_sub(1);
+            // A write may have happened though its answer was lost.
+            let may_repeat = method == Method::GET || !matches!(error, RequestError::Timeout { .. });
+            if !error.blames_server() || !may_repeat || left == 0 {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn attempt(&self, request: Request<Body>, url: String) -> Result<Response<Body>, RequestError> {
+        let service = self.inner.connection.read().unwrap_or_else(PoisonError::into_inner).service.clone();
+        self.inner.ledger.sent();
+        let response = match timeout(ANSWER_PATIENCE, service.send(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(RequestError::Unreachable { url, problem: chain(&error) }),
+            Err(_) => return Err(RequestError::Timeout { url, after: ANSWER_PATIENCE }),
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (head, body) = response.into_parts();
+        // A body that breaks off says no less than its status.
+        let text = collect(body, &url).await.unwrap_or_default();
+        let retry_after =
+            head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        Err(Status::read(&text).into_error(url, head.status, retry_after.map(Duration::from_secs)))
+    }
+
+    /// Reads files of credentials again where they changed, or where the server `refused` what was read. True if the
+    /// connection is a new one.
+    async fn look_at_files(&self, refused: bool) -> bool {
+        let mut checked = self.inner.checked.lock().await;
+        if checked.elapsed() < if refused { REFUSED_CHECK } else { FILES_CHECK } {
+            return false;
+        }
+        *checked = Instant::now();
+        let is_due = {
+            let connection = self.inner.connection.read().unwrap_or_else(PoisonError::into_inner);
+            connection.is_from_files() && (refused || connection.is_outdated())
+        };
+        if !is_due {
+            return false;
+        }
+        match Connection::load(&self.inner.options).await {
+            Ok(connection) => {
+                *self.inner.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
+                tracing::debug!("read the credentials for the API server again");
+                self.inner.ledger.reloaded(Ok(()));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "credentials for the API server changed and cannot be used; the old ones stay");
+                self.inner.ledger.reloaded(Err(error.to_string()));
+                false
+            }
+        }
+    }
+
+    fn note_answer(&self, server: usize, code: u16) {
+        self.inner.servers.answered(server);
+        self.inner.throttle.set_failing(false);
+        if self.inner.ledger.answered(code) {
+            self.inner.returns.send_modify(|returns| *returns += 1);
+        }
+    }
+
+    /// A server failed, in a request or in the middle of a watch.
+    pub(super) fn note_failure(&self, server: usize, error: &RequestError) {
+        self.inner.ledger.failed(error);
+        if error.blames_server() {
+            self.inner.throttle.set_failing(true);
+            self.inner.servers.leave(server, error);
+        }
+    }
+
+    /// Changes when a server answers after none had: who waits need not wait longer.
+    pub(super) fn returns(&self) -> watch::Receiver<u64> {
+        self.inner.returns.subscribe()
+    }
+
+    /// Whether a request would keep nobody waiting.
+    pub(super) fn has_spare_token(&self) -> bool {
+        self.inner.throttle.has_spare()
+    }
+
+    pub(super) fn options(&self) -> &ClientOptions {
+        &self.inner.options
+    }
+}
+
+/// Reads a body to its end.
+async fn collect(mut body: Body, url: &str) -> Result<Bytes, RequestError> {
+    let broken = |problem: String| RequestError::Answer { url: url.to_owned(), problem };
+    let began = Instant::now();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = timeout(ANSWER_PATIENCE, body.frame())
+        .await
+        .map_err(|_| RequestError::Timeout { url: url.to_owned(), after: ANSWER_PATIENCE })?
+    {
+        let frame = frame.map_err(|error| broken(format!("broke off: {}", chain(&error))))?;
+        if let Ok(data) = frame.into_data() {
+            whole.extend_from_slice(&data);
+        }
+        if whole.len() > MAX_ANSWER_BYTES {
+            return Err(broken(format!("is longer than {MAX_ANSWER_BYTES} bytes")));
+        }
+        if began.elapsed() > WHOLE_ANSWER_PATIENCE {
+            return Err(RequestError::Timeout { url: url.to_owned(), after: WHOLE_ANSWER_PATIENCE });
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// What the API server says of a failure: `meta/v1` Status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    code: Option<u16>,
+    reason: String,
+    message: String,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Details {
+    retry_after_seconds: Option<u64>,
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+impl Status {
+    /// The status of a body; one that is none is its own message, cut.
+    pub(super) fn read(text: &[u8]) -> Self {
+        serde_json::from_slice(text).unwrap_or_else(|_| {
+            let message = String::from_utf8_lossy(text).chars().take(200).collect();
+            Self { message, ..Self::default() }
+        })
+    }
+
+    pub(super) fn into_error(
+        self,
+        url: String,
+        code: http::StatusCode,
+        retry_after: Option<Duration>,
+    ) -> RequestError {
+        let reason = if self.reason.is_empty() {
+            code.canonical_reason().unwrap_or("unknown status").to_owned()
+        } else {
+            self.reason
+        };
+        RequestError::Status {
+            url,
+            code: code.as_u16(),
+            reason,
+            message: self.message.trim().to_owned(),
+            retry_after: retry_after.or(self.details.retry_after_seconds.map(Duration::from_secs)),
+            version_ahead: self.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge"),
+        }
+    }
+
+    /// The status of an `ERROR` event. One without a code is an error of the server.
+    pub(super) fn into_event_error(self, url: String) -> RequestError {
+        let code = self.code.and_then(|code| http::StatusCode::from_u16(code).ok());
+        self.into_error(url, code.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR), None)
+    }
+}

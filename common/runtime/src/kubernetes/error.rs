@@ -1,0 +1,111 @@
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::config::{InClusterError, KubeconfigError};
+
+/// The client cannot be made: what is configured cannot be used. An API server that is down is no such error.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("kubeconfig {}: {source}", path.display())]
+    Kubeconfig {
+        path: PathBuf,
+        #[source]
+        source: KubeconfigError,
+    },
+    #[error("kubeconfig {}: clusters[].cluster.proxy-url {url:?} is not supported; remove it", path.display())]
+    Proxy { path: PathBuf, url: String },
+    #[error("no kubeconfig is given and this is not a pod: {0}; give a kubeconfig or the API server's URL")]
+    NotInCluster(#[source] InClusterError),
+    #[error("API server {url:?}: {problem}; allowed is http(s)://HOST[:PORT][/PATH]")]
+    Server { url: String, problem: String },
+    #[error("token file {}: {source}", path.display())]
+    TokenFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{origin}: the credentials cannot be used: {problem}")]
+    Credentials { origin: String, problem: String },
+    #[error("User-Agent {value:?} is not a header value")]
+    UserAgent { value: String },
+}
+
+/// A request that did not get its answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No connection, or one that broke before the answer.
+    #[error("{url}: {problem}")]
+    Unreachable { url: String, problem: String },
+    #[error("{url}: no answer within {} s", after.as_secs())]
+    Timeout { url: String, after: Duration },
+    /// The server's answer is an error. `reason` and `message` are its `Status`.
+    #[error("{url}: {code} {reason}: {message}")]
+    Status {
+        url: String,
+        code: u16,
+        reason: String,
+        message: String,
+        retry_after: Option<Duration>,
+        /// The version asked for is one that this server has not seen yet.
+        version_ahead: bool,
+    },
+    /// The answer broke off or is not what was asked for.
+    #[error("{url}: the answer {problem}")]
+    Answer { url: String, problem: String },
+    #[error("{path:?} is not the path of a request: {problem}")]
+    Path { path: String, problem: String },
+}
+
+impl RequestError {
+    /// The HTTP status of the answer, where there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Status { code, .. } => Some(*code),
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Answer { .. } | Self::Path { .. } => None,
+        }
+    }
+
+    /// A word for metrics: of a closed set, or the HTTP status.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Unreachable { .. } => "unreachable".to_owned(),
+            Self::Timeout { .. } => "timeout".to_owned(),
+            Self::Status { code, .. } => code.to_string(),
+            Self::Answer { .. } => "broken-answer".to_owned(),
+            Self::Path { .. } => "bad-path".to_owned(),
+        }
+    }
+
+    /// How long the server asks to be left alone.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Answer { .. } | Self::Path { .. } => None,
+        }
+    }
+
+    /// Whether another server may do better.
+    pub(super) fn blames_server(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Timeout { .. } => true,
+            Self::Status { code, .. } => matches!(code, 500 | 502..=504),
+            Self::Answer { .. } | Self::Path { .. } => false,
+        }
+    }
+}
+
+/// An error and everything below it: hyper's own words are three layers deep.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        let more = source.to_string();
+        // Many errors of kube print their source themselves.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        below = source.source();
+    }
+    text
+}
