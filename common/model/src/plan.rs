@@ -29,9 +29,12 @@
 //! A change costs what changed: the size of the dirty services, whatever the number of the others.
 
 mod cleanup;
+mod difference;
 mod extents;
 mod frontends;
+mod heal;
 mod held;
+mod intact;
 mod numbers;
 mod outcome;
 mod pass;
@@ -47,14 +50,17 @@ use portway_datapath::layout::Sizes;
 use portway_datapath::maglev::Seed;
 use portway_datapath::{FrontendKey, FrontendValue, ServiceIndex};
 
+pub use difference::{Aspect, Difference};
+pub use intact::Damage;
 pub use outcome::{Failure, Outcome, Problem, Shortage, Subject};
 pub use publish::MaglevLack;
 pub use room::Retired;
 
-use crate::loadbalancer::{Desired, Dirty, ServicePortKey};
+use crate::loadbalancer::{Desired, DesiredService, Dirty, ServicePortKey};
 use crate::tables::TableWriter;
-use held::{Held, Who};
+use held::{Held, Who, maglev_tables};
 use pass::Pass;
+use publish::Maglev;
 use room::Room;
 
 /// What a planner needs to know of the maps.
@@ -189,6 +195,17 @@ impl Planner {
     /// Makes retired records, slots, tables and indices free, and dirty services that wait for them able to go on.
     pub fn reclaim(&mut self, retired: Retired) {
         self.room.reclaim(retired);
+    }
+
+    /// Whether what is held for `key` is `wanted`, as far as there is room for Maglev tables.
+    fn is_published(&self, held: &Held, key: &ServicePortKey, wanted: &DesiredService) -> bool {
+        let size = Maglev::of(self.options.maglev, wanted).size();
+        if held.is(wanted, size) {
+            return true;
+        }
+        let goes_without = self.without_maglev.get(key) == Some(&MaglevLack::Budget)
+            && !self.room.maglev.fits(size * maglev_tables(wanted.flags));
+        goes_without && held.is(wanted, 0)
     }
 
     /// An index for a service that has none yet.

@@ -26,7 +26,7 @@ impl Kind for EndpointSlice {
                 read_on: &[],
             },
         ],
-        fields: &["metadata.creationTimestamp", "metadata.uid"],
+        fields: &["metadata.annotations", "metadata.creationTimestamp", "metadata.uid"],
         never_absent: None,
     };
 

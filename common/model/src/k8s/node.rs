@@ -10,7 +10,7 @@ impl Kind for Node {
     const API_VERSION: &'static str = "v1";
     const SHAPE: Shape = Shape {
         lists: &[],
-        fields: &["metadata.creationTimestamp", "metadata.uid", "metadata.namespace"],
+        fields: &["metadata.annotations", "metadata.creationTimestamp", "metadata.uid", "metadata.namespace"],
         never_absent: None,
     };
 

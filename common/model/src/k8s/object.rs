@@ -125,6 +125,8 @@ pub struct Service {
     pub internal_local: bool,
     /// `externalTrafficPolicy: Local`.
     pub external_local: bool,
+    /// Annotation `portway.io/keep-stale-sockets`: connections to backends that are gone are not closed.
+    pub keep_stale_sockets: bool,
 }
 
 /// An element of a Service's `spec.ports`. `targetPort` is not read: EndpointSlices carry its outcome.

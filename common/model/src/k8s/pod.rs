@@ -33,7 +33,7 @@ impl Kind for Pod {
                 read_on: &[],
             },
         ],
-        fields: &["metadata.creationTimestamp"],
+        fields: &["metadata.annotations", "metadata.creationTimestamp"],
         never_absent: None,
     };
 

@@ -67,6 +67,15 @@ pub(super) struct Metadata<'a> {
     pub(super) creation_timestamp: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) labels: Option<Labels<'a>>,
+    #[serde(borrow)]
+    pub(super) annotations: Option<Annotations<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct Annotations<'a> {
+    #[serde(borrow, rename = "portway.io/keep-stale-sockets")]
+    pub(super) keep_stale_sockets: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -314,7 +323,7 @@ macro_rules! only_from_objects {
 }
 
 only_from_objects! {
-    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>
+    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>
 }
 
 struct OnlyObjects<D>(D);

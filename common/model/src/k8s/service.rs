@@ -49,6 +49,7 @@ impl Kind for Service {
             },
         ],
         fields: &[
+            "metadata.annotations",
             "metadata.creationTimestamp",
             "metadata.uid",
             "spec.externalIPs",
@@ -93,6 +94,7 @@ fn service(raw: &raw::Service<'_>, names: &mut Names, refusals: &mut Refusals<'_
         affinity_seconds: 0,
         internal_local: false,
         external_local: false,
+        keep_stale_sockets: false,
     };
     let cluster_ips = written_cluster_ips(spec, refusals);
     if service.service_type == ServiceType::ExternalName || cluster_ips.iter().any(|(_, ip)| *ip == "None") {
@@ -107,6 +109,7 @@ fn service(raw: &raw::Service<'_>, names: &mut Names, refusals: &mut Refusals<'_
     service.internal_local =
         is_local("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref(), refusals);
     service.external_local = external_local(spec, &service, refusals);
+    service.keep_stale_sockets = keep_stale_sockets(metadata, refusals);
     Some(service)
 }
 
@@ -376,4 +379,18 @@ fn external_local(spec: &raw::ServiceSpec<'_>, service: &Service, refusals: &mut
         );
     }
     reachable
+}
+
+/// Annotation values are strings; Kubernetes has no other form of a boolean there.
+fn keep_stale_sockets(metadata: Option<&raw::Metadata<'_>>, refusals: &mut Refusals<'_>) -> bool {
+    let annotations = metadata.and_then(|m| m.annotations.as_ref());
+    match annotations.and_then(|a| a.keep_stale_sockets.as_deref()) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let field = "metadata.annotations[portway.io/keep-stale-sockets]";
+            refusals.push(field, other, "is none of \"true\" and \"false\"; \"false\" counts");
+            false
+        }
+    }
 }

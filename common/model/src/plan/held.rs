@@ -1,5 +1,6 @@
 use portway_datapath::{
     Addr, BackendIndex, FrontendKey, Membership, Port, Record, RunBackend, RunHeader, ServiceFlags,
+    ServiceWord,
 };
 
 use super::extents::Extent;
@@ -68,6 +69,9 @@ pub(super) struct Version {
     pub(super) extent: Extent,
     pub(super) header: RunHeader,
     pub(super) maglev: Extent,
+    /// [`super::publish::print_of`] the tables.
+    pub(super) maglev_print: u64,
+    pub(super) word: ServiceWord,
     /// Whether the run is known to be what its header and `backends` say. A restored one may not be.
     pub(super) is_sound: bool,
 }

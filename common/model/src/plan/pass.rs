@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portway_datapath::{FrontendKey, ServiceIndex};
 
-use super::held::{Held, Who, maglev_tables};
+use super::held::{Held, Who};
 use super::outcome::{Failure, Outcome, Problem, Resource, Shortage, Subject};
 use super::publish::{Maglev, MaglevLack, Trouble, Writer, complete, publish};
 use super::{Planner, cleanup, frontends};
@@ -183,14 +183,8 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
     }
 
     fn is_published(&self, index: ServiceIndex, key: &ServicePortKey, wanted: &DesiredService) -> bool {
-        let Some(held) = self.planner.held.get(&index) else { return false };
-        let size = Maglev::of(self.planner.options.maglev, wanted).size();
-        if held.is(wanted, size) {
-            return true;
-        }
-        let goes_without = self.planner.without_maglev.get(key) == Some(&MaglevLack::Budget)
-            && !self.planner.room.maglev.fits(size * maglev_tables(wanted.flags));
-        goes_without && held.is(wanted, 0)
+        let held = self.planner.held.get(&index);
+        held.is_some_and(|held| self.planner.is_published(held, key, wanted))
     }
 
     /// Whether a version published at `index` would be seen by who asks something that is not this service's, or not
@@ -218,7 +212,7 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
         let Planner { held, by_key, room, .. } = &mut *self.planner;
         let Some(index) = by_key.get(key) else { return Ok(()) };
         match held.get_mut(index) {
-            Some(held) => complete(*index, held, wanted, room, &mut self.writer),
+            Some(held) => complete((*index, key), held, wanted, room, &mut self.writer),
             None => Ok(()),
         }
     }

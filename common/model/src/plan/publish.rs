@@ -125,19 +125,24 @@ pub(super) fn publish<W: TableWriter>(
         held.version.is_none_or(|before| policies(before.header.flags) == policies(wanted.flags));
     let written = prepare((index, key), held, wanted, (&mut backends, keeps_policies), room, writer)
         .and_then(|()| store(index, &draft, &backends, options, room, writer));
-    if let Err(trouble) = written {
-        // No program has seen them.
-        room.runs.release(draft.extent);
-        if !draft.keeps_maglev {
-            room.maglev.release(draft.maglev);
+    let (word, print) = match written {
+        Ok(written) => written,
+        Err(trouble) => {
+            // No program has seen them.
+            room.runs.release(draft.extent);
+            if !draft.keeps_maglev {
+                room.maglev.release(draft.maglev);
+            }
+            held.backends = backends.into_iter().map(|(b, _)| b).filter(HeldBackend::has_slot).collect();
+            return Err(trouble);
         }
-        held.backends = backends.into_iter().map(|(b, _)| b).filter(HeldBackend::has_slot).collect();
-        return Err(trouble);
-    }
+    };
     held.backends = backends.into_iter().map(|(b, bits)| HeldBackend { published: bits, ..b }).collect();
     held.backends.shrink_to_fit();
     let Draft { header, extent, maglev, keeps_maglev, order: _ } = draft;
-    let version = Version { extent, header, maglev, is_sound: true };
+    let kept = held.version.filter(|_| keeps_maglev).map(|before| before.maglev_print);
+    let maglev_print = kept.unwrap_or(print);
+    let version = Version { extent, header, maglev, maglev_print, word, is_sound: true };
     if let Some(before) = held.version.replace(version) {
         room.retire_run(before.extent);
         if !keeps_maglev {
@@ -147,14 +152,15 @@ pub(super) fn publish<W: TableWriter>(
     Ok(())
 }
 
-/// Gives a published version its final bits and source ranges, and gives up what it does not have.
+/// Gives a published version its name, final bits and source ranges, and gives up what it does not have.
 pub(super) fn complete<W: TableWriter>(
-    index: ServiceIndex,
+    (index, key): (ServiceIndex, &ServicePortKey),
     held: &mut Held,
     wanted: &DesiredService,
     room: &mut Room,
     writer: &mut Writer<'_, W>,
 ) -> Result<(), Trouble<W::Error>> {
+    name(index, key, held, writer)?;
     insert_ranges(index, held, wanted, room, writer)?;
     Ok(give_up_leftovers(index, held, room, writer)?)
 }
@@ -235,11 +241,7 @@ fn prepare<W: TableWriter>(
     room: &mut Room,
     writer: &mut Writer<'_, W>,
 ) -> Result<(), Trouble<W::Error>> {
-    if !held.named {
-        let name = ServiceName::new(key.service(), &key.port_name).map_err(Problem::Name)?;
-        writer.write(&TableOp::NameService { service: index, name: Box::new(name) })?;
-        held.named = true;
-    }
+    name(index, key, held, writer)?;
     insert_ranges(index, held, wanted, room, writer)?;
     for (backend, bits) in backends {
         if backend.has_slot() {
@@ -248,6 +250,20 @@ fn prepare<W: TableWriter>(
         } else {
             write_slot(index, backend, *bits, room, writer)?;
         }
+    }
+    Ok(())
+}
+
+fn name<W: TableWriter>(
+    index: ServiceIndex,
+    key: &ServicePortKey,
+    held: &mut Held,
+    writer: &mut Writer<'_, W>,
+) -> Result<(), Problem<W::Error>> {
+    if !held.named {
+        let name = ServiceName::new(key.service(), &key.port_name).map_err(Problem::Name)?;
+        writer.write(&TableOp::NameService { service: index, name: Box::new(name) })?;
+        held.named = true;
     }
     Ok(())
 }
@@ -312,7 +328,7 @@ fn write_slot<W: TableWriter>(
     Ok(())
 }
 
-/// The run, its tables and the publishing store.
+/// The run, its tables and the publishing store; the stored word, and [`print_of`] the tables that were written.
 fn store<W: TableWriter>(
     index: ServiceIndex,
     draft: &Draft,
@@ -320,12 +336,14 @@ fn store<W: TableWriter>(
     options: Option<MaglevOptions>,
     room: &mut Room,
     writer: &mut Writer<'_, W>,
-) -> Result<(), Trouble<W::Error>> {
+) -> Result<(ServiceWord, u64), Trouble<W::Error>> {
+    let mut print = 0;
     if let Some(options) = options
         && !draft.keeps_maglev
         && draft.maglev.len != 0
     {
         let slots = maglev_slots(draft, backends, options);
+        print = print_of(&slots);
         writer.write(&TableOp::WriteMaglev { at: draft.maglev.start, slots })?;
     }
     let at = RunOffset::new(draft.extent.start);
@@ -333,9 +351,16 @@ fn store<W: TableWriter>(
     records.extend(draft.header.records());
     records.extend(draft.order.iter().map(|i| backends[*i].0.record()));
     writer.write(&TableOp::WriteRun { at, records })?;
-    let generation = room.next_generation();
-    writer.write(&TableOp::Publish { service: index, word: ServiceWord::new(at, generation) })?;
-    Ok(())
+    let word = ServiceWord::new(at, room.next_generation());
+    writer.write(&TableOp::Publish { service: index, word })?;
+    Ok((word, print))
+}
+
+/// A number by which Maglev tables are known again: 64 bits of a multiplicative hash.
+pub(super) fn print_of(slots: &[u16]) -> u64 {
+    slots.iter().fold(0x9e37_79b9_7f4a_7c15, |print: u64, slot| {
+        (print.rotate_left(5) ^ u64::from(*slot)).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
 }
 
 /// The tables of a version one after the other. Each is built in address order, so that every node agrees, and holds

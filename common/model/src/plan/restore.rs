@@ -9,6 +9,13 @@ use super::room::{run_len, service_end};
 use super::{Options, Planner};
 use crate::tables::{ServiceDump, TableDump};
 
+/// What the maps say.
+pub(super) struct Read {
+    pub(super) planner: Planner,
+    /// Services whose runs overlap those of others.
+    pub(super) overlapping: BTreeSet<ServiceIndex>,
+}
+
 impl Planner {
     /// Adopts what the maps hold, left by a run that ended anywhere between two operations. Nothing is written.
     ///
@@ -20,67 +27,90 @@ impl Planner {
     /// reconcile the caller waits for a grace period, if programs are attached. Maglev tables are built again, for a
     /// dump does not tell by which seed they were.
     pub fn restore(&mut self, dump: &TableDump) {
-        let epoch = self.room.epoch + 1;
-        *self = Self::new(self.options);
-        self.room.epoch = epoch;
+        let Read { mut planner, overlapping } = Self::read(self.options, self.room.epoch + 1, dump);
+        for (index, held) in &mut planner.held {
+            held.distrust_unless(!overlapping.contains(index));
+        }
+        planner.index_restored();
+        *self = planner;
+    }
 
+    /// All that `dump` has, owned by nobody. A version is sound if its run is what its header says.
+    pub(super) fn read(options: Options, epoch: u64, dump: &TableDump) -> Read {
+        let mut planner = Self::new(options);
+        planner.room.epoch = epoch;
         let slots: BTreeMap<_, _> = dump.backends.iter().map(|(index, slot)| (*index, slot)).collect();
         let mut used_slots = BTreeSet::new();
         for service in &dump.services {
-            if let Some(held) = restored_service(service, &slots, &mut used_slots, self.options) {
-                self.held.insert(service.index, held);
+            if let Some(held) = restored_service(service, &slots, &mut used_slots, options) {
+                planner.held.insert(service.index, held);
             }
-            self.room.generation = self.room.generation.max(service.word.generation());
+            planner.room.generation = planner.room.generation.max(service.word.generation());
         }
         for (index, slot) in &dump.backends {
-            self.room.incarnation = self.room.incarnation.max(slot.incarnation());
+            planner.room.incarnation = planner.room.incarnation.max(slot.incarnation());
             // A slot without bits was given up; one with bits was taken or not given up when the run ended.
             if slot.members() as u8 != 0 && used_slots.insert(index.get()) {
-                self.leftover(slot.service).backends.push(held_backend(*index, slot, 0));
+                planner.leftover(slot.service).backends.push(held_backend(*index, slot, 0));
             }
         }
         for (service, addr, bits) in &dump.source_ranges {
             let range = HeldRange { prefix: (*addr, *bits), wanted: true };
-            self.leftover(*service).ranges.push(range);
+            planner.leftover(*service).ranges.push(range);
         }
         for service in &dump.stray_names {
-            self.leftover(*service).named = true;
+            planner.leftover(*service).named = true;
         }
         for (key, value) in &dump.frontends {
-            self.leftover(value.service()).add_frontend(*key);
-            self.frontends.insert(*key, *value);
+            planner.leftover(value.service()).add_frontend(*key);
+            planner.frontends.insert(*key, *value);
         }
-        for held in self.held.values_mut() {
+        for held in planner.held.values_mut() {
             held.backends.sort_by_key(|b| (b.addr, b.port, b.published == 0));
             held.ranges.sort_by_key(|range| range.prefix);
         }
+        let overlapping = planner.restore_room(&used_slots, dump.source_ranges.len() as u32);
+        Read { planner, overlapping }
+    }
+
+    /// Notes by their names the services that no frontend points at.
+    pub(super) fn index_restored(&mut self) {
         for (index, held) in self.held.iter().filter(|(_, held)| held.frontends.is_empty()) {
             if let Who::Restored { service, port } = &held.who {
                 self.restored.insert((service.clone(), port.clone()), *index);
             }
         }
-        self.restore_room(&used_slots, dump.source_ranges.len() as u32);
     }
 
     fn leftover(&mut self, index: ServiceIndex) -> &mut Held {
         self.held.entry(index).or_insert_with(|| Held::new(Who::unknown()))
     }
 
-    fn restore_room(&mut self, slots: &BTreeSet<u32>, source_ranges: u32) {
+    /// Returns the services whose runs overlap.
+    fn restore_room(&mut self, slots: &BTreeSet<u32>, source_ranges: u32) -> BTreeSet<ServiceIndex> {
         let sizes = self.options.sizes;
         let services = self.held.keys().map(|index| index.get()).collect();
         self.room.services = Numbers::restored(service_end(sizes), &services);
         self.room.slots = Numbers::restored(sizes.backends, slots);
         self.room.source_ranges = source_ranges;
 
-        let versions: Vec<_> = self.held.values_mut().filter_map(|held| held.version.as_mut()).collect();
-        let runs: Vec<_> = versions.iter().map(|version| version.extent).collect();
-        let tables: Vec<_> = versions.iter().map(|version| version.maglev).collect();
+        let versions: Vec<_> =
+            self.held.iter().filter_map(|(index, held)| Some((*index, held.version?))).collect();
+        let runs: Vec<_> = versions.iter().map(|(_, version)| version.extent).collect();
+        let tables: Vec<_> = versions.iter().map(|(_, version)| version.maglev).collect();
         let (runs, overlaps) = Extents::restored(1, sizes.runs, &runs);
         self.room.runs = runs;
         self.room.maglev = Extents::restored(0, sizes.maglev, &tables).0;
-        for (version, overlaps) in versions.into_iter().zip(overlaps) {
-            version.is_sound &= !overlaps;
+        let overlapping = versions.into_iter().zip(overlaps).filter(|(_, overlaps)| *overlaps);
+        overlapping.map(|((index, _), _)| index).collect()
+    }
+}
+
+impl Held {
+    /// A version that may not be what it seems, or whose Maglev tables nobody knows, is published again.
+    pub(super) fn distrust_unless(&mut self, is_trusted: bool) {
+        if let Some(version) = &mut self.version {
+            version.is_sound &= is_trusted && version.maglev.len == 0;
         }
     }
 }
@@ -100,7 +130,7 @@ fn restored_service(
         if tables == 0 { Extent::EMPTY } else { clipped(header.maglev_at, tables, options.sizes.maglev) };
     let mut is_sound = service.backends.len() == header.backends() as usize
         && extent.len == run_len(service.backends.len())
-        && tables == 0;
+        && maglev.len == tables;
     let mut backends = Vec::with_capacity(service.backends.len());
     let mut place = None;
     for (position, backend) in service.backends.iter().enumerate() {
@@ -119,7 +149,7 @@ fn restored_service(
     }
     Some(Held {
         named: !service.service.is_empty(),
-        version: Some(Version { extent, header, maglev, is_sound }),
+        version: Some(Version { extent, header, maglev, maglev_print: 0, word: service.word, is_sound }),
         backends,
         ..Held::new(Who::Restored {
             service: service.service.as_str().into(),

@@ -1,6 +1,8 @@
 mod checker;
 mod crash;
 mod envelope;
+mod healed;
+mod intact;
 mod orders;
 mod random;
 mod restored;

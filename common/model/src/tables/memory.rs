@@ -1,3 +1,5 @@
+mod reader;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 

@@ -46,6 +46,25 @@ fn a_field_that_is_there_twice_is_named_and_the_last_one_counts() {
 }
 
 #[test]
+fn an_annotation_keeps_stale_sockets_and_a_bad_one_refuses_no_more_than_itself() {
+    let annotated = |annotations: &str| {
+        let metadata = format!(r#""name":"a","annotations":{annotations},"#);
+        let decoded = decoded(&SERVICE.replace(r#""name":"a","#, &metadata), Format::Json);
+        let Object::Service(service) = &decoded.objects[0] else { panic!("{:?}", decoded.objects) };
+        assert_eq!(service.ports.len(), 1);
+        let rejects: Vec<String> = decoded.rejects.iter().map(|r| r.field.clone()).collect();
+        (service.keep_stale_sockets, rejects)
+    };
+    assert_eq!(annotated("{}"), (false, vec![]));
+    assert_eq!(annotated(r#"{"portway.io/keep-stale-sockets":"true","other":"x"}"#), (true, vec![]));
+    assert_eq!(annotated(r#"{"portway.io/keep-stale-sockets":"false"}"#), (false, vec![]));
+    let named = vec!["metadata.annotations[portway.io/keep-stale-sockets]".to_owned()];
+    assert_eq!(annotated(r#"{"portway.io/keep-stale-sockets":"yes"}"#), (false, named));
+    let (kept, rejects) = annotated(r#"{"portway.io/keep-stale-sockets":true}"#);
+    assert!(!kept && rejects.len() == 1 && rejects[0].starts_with("metadata.annotations"), "{rejects:?}");
+}
+
+#[test]
 fn deep_nesting_is_refused_and_not_followed() {
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         let deep = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));

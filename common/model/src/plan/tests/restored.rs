@@ -12,7 +12,7 @@ use super::world::{OPTIONS, World, frontend, key, keys, service};
 use crate::loadbalancer::Desired as _;
 use crate::tables::{TableDump, TableOp, TableWriter as _};
 
-fn two() -> World {
+pub(super) fn two() -> World {
     let (a, b) = (key("ns/a", "http"), key("ns/b", ""));
     World::default()
         .with(a.clone(), service(&["10.1.0.1:8080", "10.1.0.2:8080"]))
@@ -22,7 +22,7 @@ fn two() -> World {
 }
 
 /// A run in which `world` is programmed.
-fn programmed(world: World) -> Run {
+pub(super) fn programmed(world: World) -> Run {
     let mut run = Run::new(3, 0);
     run.go_to(world);
     run.settle();
@@ -32,7 +32,7 @@ fn programmed(world: World) -> Run {
 
 impl Run {
     /// Operations of nobody, which may break what the checker looks for.
-    fn damage(&mut self, ops: &[TableOp]) {
+    pub(super) fn damage(&mut self, ops: &[TableOp]) {
         ops.iter().for_each(|op| self.tables.inner.tables.write(op).unwrap());
     }
 
@@ -75,11 +75,11 @@ impl Run {
         assert_eq!(usage.runs as usize, 2 * wanted.services.len() + backends);
     }
 
-    fn index_of(&self, name: &str) -> ServiceIndex {
+    pub(super) fn index_of(&self, name: &str) -> ServiceIndex {
         self.tables.inner.tables.dump().services.iter().find(|s| s.service == name).unwrap().index
     }
 
-    fn word(&self, index: ServiceIndex) -> ServiceWord {
+    pub(super) fn word(&self, index: ServiceIndex) -> ServiceWord {
         self.tables.inner.tables.dump().services.iter().find(|s| s.index == index).unwrap().word
     }
 }
