@@ -99,6 +99,7 @@ impl Service {
             .with("clusterIP", cluster_ips.first().copied().unwrap_or("None"))
             .with("clusterIPs", cluster_ips.to_vec())
             .with("ipFamilies", families)
+            .with("ipFamilyPolicy", if cluster_ips.len() > 1 { "RequireDualStack" } else { "SingleStack" })
     }
 
     /// Any field of the spec.
@@ -331,9 +332,7 @@ impl HostPortPod {
             .push(json!({"protocol": protocol, "hostPort": host_port, "containerPort": container_port}));
         self
     }
-}
 
-impl HostPortPod {
     /// A host port on one address of the node alone.
     #[must_use]
     pub fn port_on(

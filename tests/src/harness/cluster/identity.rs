@@ -1,0 +1,146 @@
+//! Who is who in a control plane: a certificate authority, the server's certificate, users and their tokens.
+//!
+//! Users have bearer tokens, not certificates, so that a proxy that ends TLS can pass on who asks.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use serde_json::{Value, json};
+
+pub const SERVER_CERTIFICATE: &str = "server.crt";
+pub const SERVER_KEY: &str = "server.key";
+pub const SERVICE_ACCOUNT_KEY: &str = "service-account.key";
+pub const SERVICE_ACCOUNT_PUBLIC_KEY: &str = "service-account.pub";
+pub const TOKENS: &str = "tokens.csv";
+const CA: &str = "ca.crt";
+
+/// Known to RBAC by [`agent_role`].
+pub const AGENT: &str = "portway-agent";
+/// Only this test's API server takes them.
+pub const AGENT_TOKEN: &str = "token-of-the-agent";
+pub const ADMIN_TOKEN: &str = "token-of-the-admin";
+
+/// Certificates, keys and tokens as files of a directory.
+#[derive(Debug)]
+pub struct Identity {
+    dir: PathBuf,
+    ca: Vec<u8>,
+    server: (Vec<u8>, Vec<u8>),
+}
+
+impl Identity {
+    /// A certificate authority, a certificate for servers on the loopback address, and the users `admin` and
+    /// [`AGENT`].
+    pub fn new(dir: &Path) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let ca_key = KeyPair::generate().context("make a key")?;
+        let ca = params.self_signed(&ca_key).context("sign the authority's certificate")?;
+        let issuer = Issuer::new(params, ca_key);
+
+        let mut params = CertificateParams::new(["localhost".to_owned()])?;
+        params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let server_key = KeyPair::generate().context("make a key")?;
+        let server = params.signed_by(&server_key, &issuer).context("sign the server's certificate")?;
+
+        let service_accounts = KeyPair::generate().context("make a key")?;
+        let tokens = format!("{ADMIN_TOKEN},admin,admin,system:masters\n{AGENT_TOKEN},{AGENT},{AGENT},\n");
+        let identity = Self {
+            dir: dir.to_owned(),
+            ca: ca.der().to_vec(),
+            server: (server.der().to_vec(), server_key.serialize_der()),
+        };
+        for (name, text) in [
+            (CA, ca.pem()),
+            (SERVER_CERTIFICATE, server.pem()),
+            (SERVER_KEY, server_key.serialize_pem()),
+            (SERVICE_ACCOUNT_KEY, service_accounts.serialize_pem()),
+            (SERVICE_ACCOUNT_PUBLIC_KEY, service_accounts.public_key_pem()),
+            (TOKENS, tokens),
+            (&token_file("agent"), AGENT_TOKEN.to_owned()),
+            (&token_file("admin"), ADMIN_TOKEN.to_owned()),
+        ] {
+            identity.write(name, &text)?;
+        }
+        Ok(identity)
+    }
+
+    /// The authority's certificate, DER.
+    pub fn ca(&self) -> &[u8] {
+        &self.ca
+    }
+
+    pub fn ca_file(&self) -> PathBuf {
+        self.dir.join(CA)
+    }
+
+    pub fn service_account_key(&self) -> PathBuf {
+        self.dir.join(SERVICE_ACCOUNT_KEY)
+    }
+
+    /// Certificate and key (PKCS #8), DER, of a server on the loopback address.
+    pub fn server(&self) -> (&[u8], &[u8]) {
+        (&self.server.0, &self.server.1)
+    }
+
+    /// The file that the kubeconfigs of `user` (`agent` or `admin`) name: what stands in it counts, not what stood.
+    pub fn token_file(&self, user: &str) -> PathBuf {
+        self.dir.join(token_file(user))
+    }
+
+    /// A kubeconfig of `user` (`agent` or `admin`) for the API server or proxy at `server`.
+    pub fn kubeconfig(&self, user: &str, server: &str) -> Result<PathBuf> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": self.ca_file()}}],
+            "users": [{"name": user, "user": {"tokenFile": self.token_file(user)}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+            "current-context": "test",
+        });
+        let port = server.rsplit(':').next().unwrap_or_default();
+        self.write(&format!("{user}-{port}.kubeconfig"), &config.to_string())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+fn token_file(user: &str) -> String {
+    format!("{user}.token")
+}
+
+/// What the agent may do, and nothing else.
+pub fn agent_role() -> Vec<Value> {
+    let rbac = "rbac.authorization.k8s.io";
+    let read = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]});
+    vec![
+        json!({
+            "apiVersion": format!("{rbac}/v1"),
+            "kind": "ClusterRole",
+            "metadata": {"name": AGENT},
+            "rules": [
+                read("", &["namespaces", "nodes", "pods", "services"]),
+                read("discovery.k8s.io", &["endpointslices"]),
+                {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+            ],
+        }),
+        json!({
+            "apiVersion": format!("{rbac}/v1"),
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": AGENT},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": AGENT},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": AGENT}],
+        }),
+    ]
+}
