@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds etcd, kube-apiserver, kube-controller-manager, kubectl and kube-proxy from their pinned Go modules into
 # $PORTWAY_CACHE/bin (default: .cache/bin of the checkout). What is there already, at this version, is kept.
+#
+#   tests/cluster/build.sh            (needs Go; `cargo xtask setup test` brings one where it is missing)
+#   tests/cluster/build.sh --check    only says by its exit code whether everything is there
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${PORTWAY_CACHE:-$here/../../.cache}/bin
@@ -13,6 +16,7 @@ if [ "$(cat "$bin/.built" 2>/dev/null)" = "$stamp" ]; then
   echo "control plane $version: built already in $bin"
   exit 0
 fi
+[ "${1:-}" != --check ] || exit 1
 echo "etcd: building (about 1 minute)"
 (cd "$here/etcd" && go build -ldflags "-s -w" -o "$bin/etcd" go.etcd.io/etcd/server/v3)
 echo "kube-apiserver, kube-controller-manager, kubectl, kube-proxy $version: building (5 to 15 minutes, once)"

@@ -2,6 +2,8 @@
 //!
 //! What is there already is left alone, so that `setup` costs a fraction of a second when nothing is missing.
 
+mod control_plane;
+mod go;
 mod kernel;
 mod packages;
 mod tools;
@@ -21,6 +23,8 @@ pub(crate) enum Scope {
     Demo,
     /// Run the unit and golden tests
     Unit,
+    /// Run the kernel tests
+    Kernel,
     /// Run every test
     Test,
     /// Check dependencies and licences
@@ -40,6 +44,10 @@ enum Need {
     HttpClient,
     /// The oldest supported kernel and a machine to run it in.
     OldKernel,
+    /// etcd, kube-apiserver and their friends.
+    ControlPlane,
+    /// The Go that builds them, where they are not built.
+    Go,
 }
 
 impl Scope {
@@ -52,13 +60,22 @@ impl Scope {
                 Need::Deny,
                 Need::HttpClient,
                 Need::OldKernel,
+                Need::ControlPlane,
             ],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
             Self::Unit => &[Need::Nextest],
-            Self::Test => {
+            Self::Kernel => {
                 &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::HttpClient, Need::OldKernel]
             }
+            Self::Test => &[
+                Need::EbpfToolchain,
+                Need::Namespaces,
+                Need::Nextest,
+                Need::HttpClient,
+                Need::OldKernel,
+                Need::ControlPlane,
+            ],
             Self::Check => &[Need::Deny],
         }
     }
@@ -66,11 +83,16 @@ impl Scope {
 
 /// Makes sure that everything of `scope` is there.
 pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
-    let needs = scope.needs();
-    let packages = packages::missing(needs);
-    let tools = tools::missing(needs)?;
+    let mut needs = scope.needs().to_vec();
+    let control_plane = needs.contains(&Need::ControlPlane) && !control_plane::is_there();
+    let go = control_plane && go::find().is_none();
+    if go {
+        needs.push(Need::Go);
+    }
+    let packages = packages::missing(&needs);
+    let tools = tools::missing(&needs)?;
     let kernel = needs.contains(&Need::OldKernel) && !kernel::is_there();
-    if packages.is_empty() && tools.is_empty() && !kernel {
+    if packages.is_empty() && tools.is_empty() && !kernel && !control_plane {
         say(format!("setup: everything for `{}` is there", scope_name(scope)));
         return Ok(());
     }
@@ -84,12 +106,23 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     if kernel {
         say("  Debian's 6.1 kernel, unpacked into .cache: the hook tests run on it in a virtual machine");
     }
+    if go {
+        say("  Go's toolchain as a Go module, 250 MB: builds the tests' control plane");
+    }
+    if control_plane {
+        say(
+            "  etcd, kube-apiserver, kube-controller-manager: built by Go once, 5 to 20 minutes, into the cache folder",
+        );
+    }
     packages::install(&packages)?;
     if kernel {
         kernel::install()?;
     }
     for tool in tools {
         tools::install(tool)?;
+    }
+    if control_plane {
+        control_plane::build(&go::find_or_install()?)?;
     }
     Ok(())
 }

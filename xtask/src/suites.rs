@@ -33,6 +33,8 @@ pub(crate) enum Suite {
 /// Tests that need root: of the tests crate those named `kernel_*`, of the agent all that are not unit tests.
 const KERNEL: &str = "(package(portway-tests) & binary(/^kernel_/)) | (package(portway-agent) & kind(test))";
 const GOLDEN: &str = "package(portway-model) & binary(golden)";
+const CLUSTER: &str = "package(portway-tests) & binary(/^cluster_/)";
+const FAULTS: &str = "package(portway-tests) & binary(/^faults_/)";
 
 /// What a suite is made of.
 struct Plan {
@@ -42,21 +44,29 @@ struct Plan {
     filter: String,
     /// Needs root, the kernel programs and the binaries of agent and command.
     on_the_kernel: bool,
+    /// Needs etcd, kube-apiserver and kube-controller-manager.
+    control_plane: bool,
 }
 
 impl Suite {
     /// `None` where the suite is not built yet.
     fn plan(self) -> Option<Plan> {
-        let (packages, filter, on_the_kernel): (&[_], _, _) = match self {
+        let (packages, filter): (&[_], _) = match self {
             // The default members: all but the kernel programs, which build for another target.
-            Self::Unit => (&[], format!("not ({KERNEL}) and not ({GOLDEN})"), false),
-            Self::Golden => (&["--package", "portway-model"], GOLDEN.to_owned(), false),
+            Self::Unit => {
+                (&[], format!("not ({KERNEL}) and not ({GOLDEN}) and not ({CLUSTER}) and not ({FAULTS})"))
+            }
+            Self::Golden => (&["--package", "portway-model"], GOLDEN.to_owned()),
             // The packages of the unit tests, so that what is built for those is not built again; and among them are
             // those whose binaries the tests run.
-            Self::Kernel => (&[], KERNEL.to_owned(), true),
-            Self::Cluster | Self::Faults | Self::Conformance => return None,
+            Self::Kernel => (&[], KERNEL.to_owned()),
+            Self::Cluster => (&[], CLUSTER.to_owned()),
+            Self::Faults => (&[], FAULTS.to_owned()),
+            Self::Conformance => return None,
         };
-        Some(Plan { suite: self, packages, filter, on_the_kernel })
+        let control_plane = matches!(self, Self::Cluster | Self::Faults);
+        let on_the_kernel = self == Self::Kernel || control_plane;
+        Some(Plan { suite: self, packages, filter, on_the_kernel, control_plane })
     }
 
     fn name(self) -> String {
@@ -92,8 +102,7 @@ pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool)
             plans.map(|plan| Plan { packages: &[], ..plan }).collect()
         }
     };
-    let on_the_kernel = plans.iter().any(|plan| plan.on_the_kernel);
-    setup::run(if on_the_kernel { setup::Scope::Test } else { setup::Scope::Unit })?;
+    setup::run(scope(&plans))?;
     let mut outcome = Outcome { counts: Counts::default(), failed: Vec::new() };
     let mut table = String::new();
     for plan in &plans {
@@ -124,6 +133,17 @@ pub(crate) fn run_suites(suite: Option<Suite>, filter: Option<&str>, long: bool)
     }
     say(format!("\n{}", table.trim_end()));
     Ok(outcome)
+}
+
+/// What `plans` need together.
+fn scope(plans: &[Plan]) -> setup::Scope {
+    if plans.iter().any(|plan| plan.control_plane) {
+        setup::Scope::Test
+    } else if plans.iter().any(|plan| plan.on_the_kernel) {
+        setup::Scope::Kernel
+    } else {
+        setup::Scope::Unit
+    }
 }
 
 /// The counts, and whether nextest was content.
@@ -193,13 +213,22 @@ mod tests {
     #[test]
     fn unit_and_golden_tests_need_no_privilege() {
         for suite in [Suite::Unit, Suite::Golden] {
-            assert!(!suite.plan().unwrap().on_the_kernel);
+            let plan = suite.plan().unwrap();
+            assert!(!plan.on_the_kernel && !plan.control_plane);
         }
     }
 
     #[test]
+    fn only_suites_with_a_control_plane_wait_for_its_build() {
+        let plans = |suites: &[Suite]| suites.iter().filter_map(|suite| suite.plan()).collect::<Vec<_>>();
+        assert_eq!(scope(&plans(&[Suite::Golden, Suite::Unit])), setup::Scope::Unit);
+        assert_eq!(scope(&plans(&[Suite::Unit, Suite::Kernel])), setup::Scope::Kernel);
+        assert_eq!(scope(&plans(&[Suite::Faults, Suite::Unit])), setup::Scope::Test);
+    }
+
+    #[test]
     fn a_suite_that_does_not_exist_fails_when_asked_for() {
-        let error = run(Some(Suite::Cluster), None, false).unwrap_err();
-        assert!(error.to_string().contains("no suite `cluster` yet"), "{error}");
+        let error = run(Some(Suite::Conformance), None, false).unwrap_err();
+        assert!(error.to_string().contains("no suite `conformance` yet"), "{error}");
     }
 }

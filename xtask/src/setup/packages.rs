@@ -72,6 +72,12 @@ const PACKAGES: &[Package] = &[
         command: None,
     },
     Package {
+        name: "golang-go",
+        why: "downloads the newer Go that builds the tests' control plane",
+        for_need: Need::Go,
+        command: Some("go"),
+    },
+    Package {
         name: "binutils",
         why: "`strip`: smaller programs for that virtual machine",
         for_need: Need::OldKernel,
