@@ -72,6 +72,8 @@ pub(super) fn violations(members: &[Member], rules: &[CrateRule]) -> Vec<String>
                 }
             } else if rule.foreign.is_some_and(|foreign| !foreign.contains(&used)) {
                 violations.push(format!("{name} uses {used}, which is not among its few foreign crates"));
+            } else if rule.never_directly.contains(&used) {
+                violations.push(format!("{name} uses {used}, which is another crate's to use"));
             }
         }
         for never in rule.never {
@@ -102,8 +104,20 @@ mod tests {
     use super::*;
 
     const RULES: &[CrateRule] = &[
-        CrateRule { package: "pure", may_use: &[], foreign: None, never: &["tokio"] },
-        CrateRule { package: "edge", may_use: &["pure"], foreign: Some(&["anyhow"]), never: &[] },
+        CrateRule {
+            package: "pure",
+            may_use: &[],
+            foreign: None,
+            never_directly: &["kube"],
+            never: &["tokio"],
+        },
+        CrateRule {
+            package: "edge",
+            may_use: &["pure"],
+            foreign: Some(&["anyhow"]),
+            never_directly: &[],
+            never: &[],
+        },
     ];
 
     /// `(user, used, kind)` as manifests declare them.
@@ -146,6 +160,14 @@ mod tests {
             violations(&members, RULES),
             ["pure must never have tokio in its tree: pure -> mio -> tokio"]
         );
+    }
+
+    #[test]
+    fn what_is_never_used_directly_may_be_below_others() {
+        assert_eq!(check(&[("pure", "kube", None)]).len(), 1);
+        let mut members = workspace(&[]);
+        members[0].set_tree("0pure v0.1.0 (/x/pure)\n1edge v1.0.0\n2kube v5.0.0\n").unwrap();
+        assert_eq!(violations(&members, RULES), [""; 0]);
     }
 
     #[test]
