@@ -29,6 +29,7 @@
 //! A change costs what changed: the size of the dirty services, whatever the number of the others.
 
 mod cleanup;
+mod damage;
 mod difference;
 mod extents;
 mod frontends;
@@ -50,8 +51,8 @@ use portway_datapath::layout::Sizes;
 use portway_datapath::maglev::Seed;
 use portway_datapath::{FrontendKey, FrontendValue, ServiceIndex};
 
+pub use damage::Damage;
 pub use difference::{Aspect, Difference};
-pub use intact::Damage;
 pub use outcome::{Failure, Outcome, Problem, Shortage, Subject};
 pub use publish::MaglevLack;
 pub use room::Retired;
