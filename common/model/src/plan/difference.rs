@@ -210,9 +210,7 @@ impl Held {
                     let run = |start| format!("the run at {start}");
                     changes.push((Aspect::Version, run(theirs.extent.start), run(ours.extent.start)));
                 } else if has.flags != wants.flags || has.affinity_seconds != wants.affinity_seconds {
-                    let text = |header: &portway_datapath::RunHeader| {
-                        settings(header.flags.bits(), header.affinity_seconds)
-                    };
+                    let text = |header: &RunHeader| settings(header.flags.bits(), header.affinity_seconds);
                     changes.push((Aspect::Settings, text(has), text(wants)));
                 } else if !theirs.is_sound || has != wants {
                     changes.push((Aspect::Version, "a damaged run".to_owned(), "a sound one".to_owned()));
