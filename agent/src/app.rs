@@ -55,6 +55,9 @@ pub fn run(loaded: Loaded) -> anyhow::Result<()> {
     for warning in &warnings {
         tracing::warn!(key = warning.key, "{warning}");
     }
+    for said in settings.without_effect() {
+        tracing::debug!(key = said.key, value = said.value, "this key has no effect");
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, "starting");
     tracing::debug!(?config, "configuration");
     memory::limit_arenas();

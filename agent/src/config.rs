@@ -3,6 +3,8 @@
 //! [`load`] validates everything before anything is touched and names every problem at once. Nobody else reads the
 //! environment.
 
+mod catalogue;
+mod combinations;
 mod keys;
 mod parse;
 mod sizes;
@@ -11,7 +13,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use portway_datapath::Settings as NodeSettings;
 use portway_datapath::layout::Sizes;
@@ -20,13 +22,15 @@ use portway_model::{loadbalancer, plan};
 use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning};
 use portway_runtime::logging::Format;
 
-pub use keys::KEYS;
+pub use catalogue::KEYS;
 pub use parse::{Cidr, PortRange};
 
 use crate::api;
 
 /// The directory that a pod mounts the host's cgroup hierarchy at, unless told otherwise.
 const CGROUP_ROOT_IN_POD: &str = "/run/portway/cgroupv2";
+/// The same of Cilium's chart, as its ConfigMap has it.
+const CGROUP_ROOT_OF_CILIUM: &str = "/run/cilium/cgroupv2";
 
 /// Everything that was configured, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +69,8 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     pub log_format: Format,
     pub log_filter: String,
+    /// What a person should know of the configuration, for as long as the agent runs with it.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +181,8 @@ pub fn load(invocation: Invocation) -> Result<Loaded, Problems> {
     let settings = Sources { arguments, environment }.read(KEYS);
     let mut reader = settings.reader();
     let config = read(&mut reader, &host_name, in_pod);
-    let (config, warnings) = reader.finish(config)?;
+    let (mut config, warnings) = reader.finish(config)?;
+    config.warnings = warnings.iter().map(ToString::to_string).collect();
     Ok(Loaded { config, warnings, settings })
 }
 
@@ -237,19 +244,8 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
     if source_dir.as_os_str().is_empty() {
         reader.refuse(&["source-dir"], "a directory of manifests", "set --source-dir=DIR");
     }
-    let cgroup_root = match reader.text("cgroup-root") {
-        root if !root.is_empty() => root,
-        _ if in_pod => CGROUP_ROOT_IN_POD.to_owned(),
-        _ => {
-            let mend = "set --cgroup-root=DIR to the cgroup whose processes shall reach services";
-            reader.refuse(
-                &["cgroup-root"],
-                "a cgroup v2 directory (outside a pod there is no default)",
-                mend,
-            );
-            String::new()
-        }
-    };
+    let cgroup_root = read_cgroup_root(reader, in_pod);
+    combinations::check(reader);
     let debug = reader.bool("debug");
     // What is accepted with one value only for the time being.
     for name in ["bpf-lb-mode", "bpf-lb-acceleration", "service-no-backend-response"] {
@@ -299,6 +295,31 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
             _ if debug => "debug".to_owned(),
             _ => "info".to_owned(),
         },
+        warnings: Vec::new(),
+    }
+}
+
+fn read_cgroup_root(reader: &mut Reader<'_>, in_pod: bool) -> String {
+    match reader.text("cgroup-root") {
+        // Cilium's chart names its own mount; a pod that has it too was given it on purpose.
+        root if root == CGROUP_ROOT_OF_CILIUM && in_pod && !Path::new(&root).exists() => {
+            reader.warn(
+                "cgroup-root",
+                format!("there is no {root} in this pod; {CGROUP_ROOT_IN_POD} is taken, where Portway's own mount is"),
+            );
+            CGROUP_ROOT_IN_POD.to_owned()
+        }
+        root if !root.is_empty() => root,
+        _ if in_pod => CGROUP_ROOT_IN_POD.to_owned(),
+        _ => {
+            let mend = "set --cgroup-root=DIR to the cgroup whose processes shall reach services";
+            reader.refuse(
+                &["cgroup-root"],
+                "a cgroup v2 directory (outside a pod there is no default)",
+                mend,
+            );
+            String::new()
+        }
     }
 }
 

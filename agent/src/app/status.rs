@@ -54,7 +54,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
     let Facts { config, addresses, kernel, source, tallies, writes, without_maglev, serving, silent_files } =
         facts;
     let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
-    let mut warnings = Vec::new();
+    let mut warnings = config.warnings.clone();
     if let Some(error) = &writes.last_error {
         let outstanding = counted(
             writes.outstanding,

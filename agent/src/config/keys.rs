@@ -1,4 +1,4 @@
-use portway_runtime::config::{Class, Key, Kind};
+use portway_runtime::config::{Class, Key, Kind, Off};
 
 const NODE: &str = "Where the agent runs";
 const SOURCES: &str = "Where objects come from";
@@ -17,7 +17,7 @@ const fn key(
     default: &'static str,
     help: &'static str,
 ) -> Key {
-    Key { name, aliases: &[], class: Class::Honoured, kind, default, help, group }
+    Key { name, aliases: &[], class: Class::Honoured, kind, default, off: Off::Default, help, group }
 }
 
 const fn switch(group: &'static str, name: &'static str, default: &'static str, help: &'static str) -> Key {
@@ -28,11 +28,10 @@ const fn also(aliases: &'static [&'static str], key: Key) -> Key {
     Key { aliases, ..key }
 }
 
-/// Every key that the agent knows, in the order of the help.
+/// Every key that the agent honours, in the order of the help.
 ///
-/// Names, meanings and defaults are Cilium's where Cilium has the key. Keys of the classes other than honoured are
-/// added here as their features are decided upon.
-pub const KEYS: &[Key] = &[
+/// Names, meanings and defaults are Cilium's where Cilium has the key. Keys of other classes are in `catalogue`.
+pub(super) const KEYS: &[Key] = &[
     // Where the agent runs.
     key(
         NODE,

@@ -43,8 +43,13 @@ impl Cidr {
 }
 
 /// An error whose allowed values are those of the key.
-fn mend(mend: &str) -> Invalid {
+pub(super) fn mend(mend: &str) -> Invalid {
     Invalid::new("", mend)
+}
+
+/// Whether a switch is on whose spelling is nobody's concern here.
+pub(super) fn is_on(value: &str) -> bool {
+    parse_bool(value).unwrap_or_default()
 }
 
 /// `30000,32767`, as Cilium writes it, or `30000-32767`, as the API server does.
