@@ -223,4 +223,6 @@ pub struct Node {
     pub name: Arc<str>,
     /// Label `topology.kubernetes.io/zone`.
     pub zone: Option<Arc<str>>,
+    /// It is being deleted, or has the taint `ToBeDeletedByClusterAutoscaler`: load balancers shall send it nothing new.
+    pub leaving: bool,
 }

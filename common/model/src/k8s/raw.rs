@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 /// A string that is borrowed from the text unless it has escapes; serde's own `Cow` is borrowed only where it
 /// stands directly in a struct.
@@ -65,6 +65,8 @@ pub(super) struct Metadata<'a> {
     pub(super) uid: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) creation_timestamp: Option<Text<'a>>,
+    /// Whether it is there is all that counts.
+    pub(super) deletion_timestamp: Option<IgnoredAny>,
     #[serde(borrow)]
     pub(super) labels: Option<Labels<'a>>,
     #[serde(borrow)]
@@ -308,6 +310,22 @@ pub(super) struct PodIp<'a> {
 pub(super) struct Node<'a> {
     #[serde(borrow)]
     pub(super) metadata: Option<Metadata<'a>>,
+    #[serde(borrow)]
+    pub(super) spec: Option<NodeSpec<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct NodeSpec<'a> {
+    #[serde(borrow)]
+    pub(super) taints: List<Taint<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct Taint<'a> {
+    #[serde(borrow)]
+    pub(super) key: Option<Text<'a>>,
 }
 
 /// Gives a struct that derives with `remote = "Self"` its `Deserialize`: from an object alone. Serde's own also takes a
@@ -323,7 +341,7 @@ macro_rules! only_from_objects {
 }
 
 only_from_objects! {
-    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>
+    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>, NodeSpec<'a>, Taint<'a>
 }
 
 struct OnlyObjects<D>(D);
