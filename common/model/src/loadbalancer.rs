@@ -13,8 +13,10 @@ mod claims;
 mod clash;
 mod config;
 mod desired;
+mod restored;
 mod wanted;
 
 pub use balancer::LoadBalancer;
 pub use config::Config;
 pub use desired::{Desired, DesiredBackend, DesiredFrontend, DesiredService, Dirty, Owner, ServicePortKey};
+pub use restored::{Restored, Union};

@@ -178,6 +178,14 @@ impl Manifests {
         self.objects.len()
     }
 
+    /// Whether a file's counts of an object. `name` is `namespace/name`, a Node's its name.
+    pub fn is_from_file(&self, kind: ObjectKind, name: &Arc<str>) -> bool {
+        let holders = self.objects.get(&(kind, Arc::clone(name)));
+        holders
+            .and_then(|holders| holders.first())
+            .is_some_and(|first| matches!(first.origin, Origin::File(_)))
+    }
+
     /// Files whose text is not used, in order of their paths. O(files).
     pub fn problems(&self) -> impl Iterator<Item = FileProblem> {
         self.files.iter().filter_map(|(path, file)| {

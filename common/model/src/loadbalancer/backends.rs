@@ -5,6 +5,7 @@
 //! same of this node's endpoints, without hints. Hints count only if every ready endpoint has them and one is for this
 //! node (`forNodes`), else for its zone (`forZones`): without that, all are used.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portway_datapath::{Addr, Family, Port, Protocol};
@@ -67,6 +68,16 @@ pub(super) fn backends(
         (backend.cluster || backend.local).then_some(backend)
     });
     backends.collect()
+}
+
+/// Address and port of every endpoint of the port, in whatever condition.
+pub(super) fn endpoints(
+    slices: &[Arc<EndpointSlice>],
+    name: &str,
+    protocol: Protocol,
+    family: Family,
+) -> BTreeSet<(Addr, Port)> {
+    candidates(slices, name, protocol, family).into_iter().map(|c| (c.addr, c.port)).collect()
 }
 
 fn candidates<'s>(

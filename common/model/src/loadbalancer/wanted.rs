@@ -1,8 +1,9 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portway_datapath::{Addr, Family, FrontendKey, ServiceFlags};
+use portway_datapath::{Addr, Family, FrontendKey, Port, ServiceFlags};
 
-use super::backends::backends;
+use super::backends::{backends, endpoints};
 use super::claims::service_port_key;
 use super::{
     Desired, DesiredBackend, DesiredFrontend, DesiredService, Dirty, LoadBalancer, Owner, ServicePortKey,
@@ -49,6 +50,13 @@ impl Desired for LoadBalancer {
 }
 
 impl LoadBalancer {
+    /// Address and port of every endpoint that slices have for a service port, in whatever condition.
+    pub(super) fn endpoints(&self, key: &ServicePortKey) -> BTreeSet<(Addr, Port)> {
+        let Owner::Service(name) = &key.owner else { return BTreeSet::new() };
+        let slices = self.services.get(name).map_or(&[][..], |state| &state.slices);
+        endpoints(slices, &key.port_name, key.protocol, key.family)
+    }
+
     /// What the object of `key` asks for.
     fn claimed_by(&self, key: &ServicePortKey) -> Vec<(FrontendKey, ServicePortKey)> {
         match &key.owner {
