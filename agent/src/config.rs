@@ -3,6 +3,8 @@
 //! [`load`] validates everything before anything is touched and names every problem at once. Nobody else reads the
 //! environment.
 
+#[cfg(test)]
+mod carried_over;
 mod catalogue;
 mod combinations;
 mod keys;

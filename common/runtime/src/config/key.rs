@@ -101,7 +101,7 @@ pub struct Key {
 
 impl Key {
     /// Whether a value asks for a feature that is not offered.
-    pub(super) fn asks(&self, value: &str) -> bool {
+    pub fn asks(&self, value: &str) -> bool {
         let same = |off: &str| match self.kind {
             Kind::Bool => parse_bool(off).is_ok_and(|off| parse_bool(value) == Ok(off)),
             Kind::Integer { .. } | Kind::OneOf(_) | Kind::Path | Kind::Text(_) => off == value,
