@@ -10,6 +10,8 @@ mod error;
 mod events;
 mod jitter;
 mod ledger;
+#[cfg(test)]
+mod scripted;
 mod servers;
 mod throttle;
 mod versions;

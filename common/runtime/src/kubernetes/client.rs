@@ -1,3 +1,6 @@
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -55,13 +58,20 @@ pub struct Client {
 struct Inner {
     options: ClientOptions,
     connection: RwLock<Connection>,
-    /// When files were last looked at, and whoever reads them holds it.
-    checked: tokio::sync::Mutex<Instant>,
+    /// Held by whoever reads files.
+    checked: tokio::sync::Mutex<Checked>,
     servers: Servers,
     throttle: Throttle,
     ledger: Ledger,
     /// Counts how often a server answered after none had.
     returns: watch::Sender<u64>,
+}
+
+/// When files of credentials were last looked at.
+struct Checked {
+    any: Instant,
+    /// Because the server refused what they held.
+    refused: Option<Instant>,
 }
 
 /// The beginning of an answer.
@@ -92,7 +102,7 @@ impl Client {
         let inner = Inner {
             options,
             connection: RwLock::new(connection),
-            checked: tokio::sync::Mutex::new(Instant::now()),
+            checked: tokio::sync::Mutex::new(Checked { any: Instant::now(), refused: None }),
             servers,
             throttle,
             ledger: Ledger::default(),
@@ -191,6 +201,10 @@ impl Client {
         self.inner.ledger.sent();
         let response = match timeout(ANSWER_PATIENCE, service.send(request)).await {
             Ok(Ok(response)) => response,
+            // kube's own word for an error of the connection says nothing.
+            Ok(Err(kube::Error::Service(error))) => {
+                return Err(RequestError::Unreachable { url, problem: chain(&*error) });
+            }
             Ok(Err(error)) => return Err(RequestError::Unreachable { url, problem: chain(&error) }),
             Err(_) => return Err(RequestError::Timeout { url, after: ANSWER_PATIENCE }),
         };
@@ -209,10 +223,16 @@ impl Client {
     /// connection is a new one.
     async fn look_at_files(&self, refused: bool) -> bool {
         let mut checked = self.inner.checked.lock().await;
-        if checked.elapsed() < if refused { REFUSED_CHECK } else { FILES_CHECK } {
+        let is_too_soon = if refused {
+            checked.refused.is_some_and(|at| at.elapsed() < REFUSED_CHECK)
+        } else {
+            checked.any.elapsed() < FILES_CHECK
+        };
+        if is_too_soon {
             return false;
         }
-        *checked = Instant::now();
+        checked.any = Instant::now();
+        checked.refused = refused.then_some(checked.any).or(checked.refused);
         let is_due = {
             let connection = self.inner.connection.read().unwrap_or_else(PoisonError::into_inner);
             connection.is_from_files() && (refused || connection.is_outdated())
@@ -236,19 +256,26 @@ impl Client {
     }
 
     fn note_answer(&self, server: usize, code: u16) {
-        self.inner.servers.answered(server);
-        self.inner.throttle.set_failing(false);
-        if self.inner.ledger.answered(code) {
-            self.inner.returns.send_modify(|returns| *returns += 1);
-        }
+        let is_return = self.inner.ledger.answered(code);
+        self.note_life(server, is_return);
     }
 
-    /// A server failed, in a request or in the middle of a watch.
+    /// A request failed, or a watch in its middle.
     pub(super) fn note_failure(&self, server: usize, error: &RequestError) {
-        self.inner.ledger.failed(error);
+        let is_return = self.inner.ledger.failed(error);
         if error.blames_server() {
             self.inner.throttle.set_failing(true);
             self.inner.servers.leave(server, error);
+        } else if error.code().is_some() {
+            self.note_life(server, is_return);
+        }
+    }
+
+    fn note_life(&self, server: usize, is_return: bool) {
+        self.inner.servers.answered(server);
+        self.inner.throttle.set_failing(false);
+        if is_return {
+            self.inner.returns.send_modify(|returns| *returns += 1);
         }
     }
 

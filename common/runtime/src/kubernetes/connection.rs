@@ -44,6 +44,12 @@ impl Connection {
         Ok(Self { service: service(config, options, origin).await?, server, files })
     }
 
+    /// A connection that a test answers.
+    #[cfg(test)]
+    pub(super) fn of(service: kube::Client) -> Self {
+        Self { service, server: "http://test".to_owned(), files: Vec::new() }
+    }
+
     /// Whether a file is not the one that was read.
     pub(super) fn is_outdated(&self) -> bool {
         self.files.iter().any(|(path, read)| identity(path) != *read)

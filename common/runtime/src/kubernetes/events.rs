@@ -5,6 +5,8 @@
 //! no room, or no API server for minutes, is dropped and counted.
 
 mod series;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

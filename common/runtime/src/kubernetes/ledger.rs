@@ -52,9 +52,9 @@ impl Ledger {
         entries.status.reachable.replace(true) == Some(false)
     }
 
-    pub(super) fn failed(&self, error: &RequestError) {
-        let mut entries = self.lock();
-        let status = &mut entries.status;
+    /// True if the server was not reachable before: a refusal is an answer, too.
+    pub(super) fn failed(&self, error: &RequestError) -> bool {
+        let status = &mut self.lock().status;
         *status.failures.entry(error.label()).or_default() += 1;
         if let Some(code) = error.code() {
             *status.answers.entry(code).or_default() += 1;
@@ -62,8 +62,9 @@ impl Ledger {
         status.last_error = Some(error.to_string());
         if error.blames_server() {
             status.reachable = Some(false);
-        } else if error.code().is_some() {
-            status.reachable = Some(true);
+            false
+        } else {
+            error.code().is_some() && status.reachable.replace(true) == Some(false)
         }
     }
 

@@ -3,10 +3,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+/// A return after an outage is over by then.
+const CALM: Duration = Duration::from_secs(60);
+
 /// A token bucket over all requests of a client.
 ///
-/// While the server fails, the bucket holds one token at most: the burst is for a start, and the return after an
-/// outage keeps within `qps`.
+/// While the server fails and for [`CALM`] after, the bucket holds one token at most: the burst is for a start, and the
+/// return after an outage keeps within `qps`.
 #[derive(Debug)]
 pub(super) struct Throttle {
     qps: f64,
@@ -20,13 +23,21 @@ struct Bucket {
     tokens: f64,
     filled: Instant,
     failing: bool,
+    /// Since when the server has not failed; `None`: it never did.
+    calm_since: Option<Instant>,
     waited: Duration,
 }
 
 impl Throttle {
     pub(super) fn new(qps: u32, burst: u32) -> Self {
         let (qps, burst) = (f64::from(qps.max(1)), f64::from(burst.max(1)));
-        let bucket = Bucket { tokens: burst, filled: Instant::now(), failing: false, waited: Duration::ZERO };
+        let bucket = Bucket {
+            tokens: burst,
+            filled: Instant::now(),
+            failing: false,
+            calm_since: None,
+            waited: Duration::ZERO,
+        };
         Self { qps, burst, bucket: Mutex::new(bucket) }
     }
 
@@ -52,10 +63,12 @@ impl Throttle {
     /// Says whether the server answers.
     pub(super) fn set_failing(&self, failing: bool) {
         let mut bucket = self.filled();
-        bucket.failing = failing;
         if failing {
             bucket.tokens = bucket.tokens.min(1.0);
+        } else if bucket.failing {
+            bucket.calm_since = Some(bucket.filled);
         }
+        bucket.failing = failing;
     }
 
     /// The time that requests waited, added up.
@@ -66,7 +79,8 @@ impl Throttle {
     fn filled(&self) -> MutexGuard<'_, Bucket> {
         let mut bucket = self.lock();
         let now = Instant::now();
-        let cap = if bucket.failing { 1.0 } else { self.burst };
+        let is_calm = bucket.calm_since.is_none_or(|since| now - since >= CALM);
+        let cap = if bucket.failing || !is_calm { 1.0 } else { self.burst };
         let earned = (now - bucket.filled).as_secs_f64() * self.qps;
         bucket.tokens = (bucket.tokens + earned).min(cap.max(bucket.tokens));
         bucket.filled = now;
@@ -121,8 +135,12 @@ mod tests {
         }
         throttle.take().await;
         throttle.set_failing(false);
+        // Neither at once nor after a pause.
+        sleep(Duration::from_secs(5)).await;
         let times = taken(&throttle, 40).await;
         assert!(peak(&times) <= 11, "{} requests in a second", peak(&times));
+        sleep(CALM).await;
+        assert_eq!(peak(&taken(&throttle, 20).await), 20, "the burst is there again");
     }
 
     #[tokio::test(start_paused = true)]

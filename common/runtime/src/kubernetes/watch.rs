@@ -10,6 +10,8 @@ mod lines;
 pub(super) mod list;
 mod report;
 mod supervise;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

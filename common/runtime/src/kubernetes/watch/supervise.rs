@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::Method;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -39,6 +40,8 @@ pub(super) struct Supervisor {
     patience: Duration,
     resuming: Backoff,
     relisting: Backoff,
+    /// The next watch begins where a list ended.
+    is_after_list: bool,
     /// Resumes in a row that the same version made fruitless.
     fruitless: u32,
 }
@@ -95,6 +98,7 @@ impl Supervisor {
             patience,
             resuming,
             relisting,
+            is_after_list: false,
             fruitless: 0,
         }
     }
@@ -146,6 +150,8 @@ impl Supervisor {
     async fn list(&mut self) -> Result<(), Closed> {
         'list: loop {
             self.fruitless = 0;
+            // This list is what was asked for until now.
+            self.relist.notified().now_or_never();
             self.report.change(|status| status.state = WatchState::Listing);
             self.tell(WatchEvent::ListBegins).await?;
             let (mut version, mut next) = (None, None::<String>);
@@ -180,6 +186,7 @@ impl Supervisor {
                 }
             }
             self.version = version.unwrap_or_default();
+            self.is_after_list = true;
             let version = self.version;
             self.tell(WatchEvent::ListEnds { version }).await?;
             self.report.change(|status| {
@@ -210,7 +217,8 @@ impl Supervisor {
         };
         let is_quiet = self.patience > self.options.silence;
         self.report.lives(if is_quiet { WatchState::Quiet } else { WatchState::Watching });
-        self.report.change(|status| status.resumes += 1);
+        let is_resumed = !std::mem::take(&mut self.is_after_list);
+        self.report.change(|status| status.resumes += u64::from(is_resumed));
         let began = Instant::now();
         let mut lines = Lines::new(response.into_body(), self.options.max_line_bytes);
         let mut is_heard = false;
@@ -308,6 +316,7 @@ impl Supervisor {
 
     /// How long to wait after a failure.
     fn wait(&mut self, retry_after: Option<Duration>) -> Duration {
+        self.report.change(|status| status.state = WatchState::Retrying);
         match retry_after {
             // Not everyone at the same moment.
             Some(asked) => asked.min(LONGEST_RETRY_AFTER) + jitter::between(Duration::ZERO, SPREAD * 2),
@@ -317,7 +326,6 @@ impl Supervisor {
 
     /// Waits; where an outage is the reason, until a server answers.
     async fn pause(&mut self, wait: Duration, is_outage: bool) {
-        self.report.change(|status| status.state = WatchState::Retrying);
         self.returns.mark_unchanged();
         tokio::select! {
             () = sleep(wait) => {}
