@@ -32,7 +32,7 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Bpf { verb: Bpf::Lb { verb: BpfLb::List { part, bpf_root } } } => {
             lb::list(&bpf_root, part.part(), format)?;
         }
-        Verb::Config { all } => config::run(&ask(), all, format)?,
+        Verb::Config { all, class } => config::run(&ask(), all, class, format)?,
         Verb::Plan(_) => plan::run(matches, format)?,
         Verb::Cleanup { bpf_root, state_dir, yes } => {
             cleanup::run(&bpf_root, &state_dir, &args.socket_path, yes, format)?;

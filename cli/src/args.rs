@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand};
 
+use crate::config;
 use crate::output::Format;
 
 /// Look at Portway, the replacement of kube-proxy on this node
@@ -47,11 +48,14 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Bpf,
     },
-    /// The agent's configuration: each key, its value and where that came from
+    /// The agent's configuration: each key, its value, where that came from and what becomes of it
     Config {
         /// Also the keys that have their default
         #[arg(short, long)]
         all: bool,
+        /// Every key of one class, with what there is to say of it
+        #[arg(long, value_enum, value_name = "CLASS", conflicts_with = "all")]
+        class: Option<config::Wanted>,
     },
     /// What manifests would program on a node, without a kernel, a cluster or an agent
     ///
@@ -72,6 +76,9 @@ pub(crate) enum Verb {
         yes: bool,
     },
     /// A completion script for a shell
+    ///
+    /// bash: source <(portway completion bash). zsh: write it to a file _portway in a directory of $fpath. fish:
+    /// portway completion fish | source.
     Completion {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
