@@ -43,7 +43,7 @@ const fn count() -> usize {
     count
 }
 
-const ALL: [Key; count()] = {
+static ALL: [Key; count()] = {
     let mut all = [super::keys::KEYS[0]; count()];
     let (mut table, mut at) = (0, 0);
     while table < TABLES.len() {
