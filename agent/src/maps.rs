@@ -6,7 +6,9 @@
 //! writer   TableOp → a copy into mapped memory, a system call, or one 8-byte store
 //! node     the node's addresses and settings
 //! reader   dumps, counters, facts; also without write access, also with the agent down
+//! compare  what they hold, word by word, for the planner to compare with what it wrote
 //! check    does what the maps hold make sense
+//! intact   are the pins where the next agent looks
 //! grace    when may memory be reused that programs could still look at
 //! array    arrays, mapped or read by system calls
 //! sys, mapped   bpf(2) and mmap(2): the only unsafe code
@@ -16,8 +18,10 @@
 
 mod array;
 mod check;
+mod compare;
 mod error;
 mod grace;
+mod intact;
 mod layout;
 mod mapped;
 mod node;
@@ -33,6 +37,7 @@ use std::path::Path;
 pub use check::Inconsistency;
 pub use error::MapError;
 pub use grace::{Grace, GracePeriods, RETRY, RcuWaiter};
+pub use intact::PinFault;
 pub use layout::{LayoutDifference, LayoutField, MapId, MapKind, MapLayout};
 pub use node::AddressChanges;
 pub use open::{Opening, Origin, Published, Reason};

@@ -66,6 +66,20 @@ impl Array {
         }
     }
 
+    /// The words of one element, into `to`.
+    pub(super) fn copy(&self, element: u32, to: &mut [u64]) -> io::Result<()> {
+        match self {
+            Self::Mapped(array) => {
+                let words = array.read(element, 1).ok_or(io::ErrorKind::InvalidInput)?;
+                to.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+            }
+            Self::Called(_) => {
+                to.iter_mut().zip(self.read(element, 1)?).for_each(|(to, word)| *to = word);
+            }
+        }
+        Ok(())
+    }
+
     /// Every element's words, in order.
     pub(super) fn scan(&self, mut element: impl FnMut(u32, &[u64])) -> io::Result<()> {
         let mut first = 0;

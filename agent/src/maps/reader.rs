@@ -255,7 +255,7 @@ impl MapReader {
     }
 
     /// The version of a service that is published, whole.
-    fn service(&self, index: ServiceIndex) -> Result<Option<ServiceDump>, MapError> {
+    pub(super) fn service(&self, index: ServiceIndex) -> Result<Option<ServiceDump>, MapError> {
         let mut word = self.word(index)?;
         loop {
             let Some(run) = word.run() else { return Ok(None) };
@@ -319,7 +319,7 @@ impl MapReader {
         Ok(named)
     }
 
-    fn name(&self, index: ServiceIndex) -> Result<Option<ServiceName>, MapError> {
+    pub(super) fn name(&self, index: ServiceIndex) -> Result<Option<ServiceName>, MapError> {
         let mut value = [0; size_of::<ServiceName>()];
         let known = self
             .maps
@@ -408,7 +408,7 @@ fn source_range(key: &[u8]) -> Option<(ServiceIndex, Addr, u8)> {
 }
 
 /// A word of eight bytes as two of four, as they lie in memory.
-fn halves(word: u64) -> [u32; 2] {
+pub(super) fn halves(word: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }

@@ -104,6 +104,11 @@ impl RawMap {
         pin(self.fd(), path)
     }
 
+    /// The kernel's number of the map, as `bpftool map` shows it.
+    pub(super) fn number(&self) -> io::Result<u32> {
+        Ok(described(self.fd())?.id)
+    }
+
     fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         // A pinned program or link opens just as well, and would describe itself in another structure.
         let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
@@ -372,22 +377,26 @@ struct BatchAttr {
     flags: u64,
 }
 
+/// The head of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct Described {
+    kind: u32,
+    id: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    name: [u8; OBJ_NAME_LEN],
+}
+
+fn described(fd: BorrowedFd<'_>) -> io::Result<Described> {
+    // SAFETY: `Described` is a head of `struct bpf_map_info`, integers without padding.
+    unsafe { info(fd) }
+}
+
 fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
-    /// The head of `struct bpf_map_info`.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Info {
-        kind: u32,
-        id: u32,
-        key_size: u32,
-        value_size: u32,
-        max_entries: u32,
-        map_flags: u32,
-        name: [u8; OBJ_NAME_LEN],
-    }
-    // SAFETY: this is a head of `struct bpf_map_info`, integers without padding.
-    let info: Info = unsafe { info(fd) }?;
-    let Info { kind, id: _, key_size, value_size, max_entries, map_flags, name: _ } = info;
+    let Described { kind, id: _, key_size, value_size, max_entries, map_flags, name: _ } = described(fd)?;
     Ok(MapInfo { kind, key_size, value_size, entries: max_entries, flags: map_flags })
 }
 

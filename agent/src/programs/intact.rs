@@ -123,9 +123,8 @@ impl Links {
                 (None, _) => {}
             }
             let held = self.held.get(at).and_then(|(_, held)| held.as_ref());
-            match (self.pin(hook, held)?, held) {
-                (Some(_), Some(held)) => self.pin_again(held, &path)?,
-                (Some(_) | None, _) => {}
+            if let (Some(_), Some(held)) = (self.pin(hook, held)?, held) {
+                self.pin_again(held, &path)?;
             }
         }
         Ok(())

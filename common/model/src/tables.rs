@@ -84,21 +84,22 @@ pub trait TableReader {
     type Error;
 
     /// Every word of `pw_services` that is not 0, in order.
-    fn services(&self, each: &mut dyn FnMut(ServiceIndex, ServiceWord)) -> Result<(), Self::Error>;
+    fn each_service(&self, each: &mut dyn FnMut(ServiceIndex, ServiceWord)) -> Result<(), Self::Error>;
     /// Whether the records from `at` on are these.
     fn run_is(&self, at: RunOffset, records: &[Record]) -> Result<bool, Self::Error>;
     /// Slots of `pw_maglev` from `at` on.
-    fn maglev(&self, at: u32, slots: u32) -> Result<Vec<u16>, Self::Error>;
+    fn maglev_slots(&self, at: u32, slots: u32) -> Result<Vec<u16>, Self::Error>;
     /// A slot of `pw_backends`; [`BackendSlot::EMPTY`] past the end.
-    fn backend(&self, index: BackendIndex) -> Result<BackendSlot, Self::Error>;
+    fn backend_slot(&self, index: BackendIndex) -> Result<BackendSlot, Self::Error>;
     /// Every slot of `pw_backends` with bits, in order.
-    fn backends_in_use(&self, each: &mut dyn FnMut(BackendIndex, BackendSlot)) -> Result<(), Self::Error>;
-    fn names(&self, each: &mut dyn FnMut(ServiceIndex, &ServiceName)) -> Result<(), Self::Error>;
+    fn each_backend_in_use(&self, each: &mut dyn FnMut(BackendIndex, BackendSlot))
+    -> Result<(), Self::Error>;
+    fn each_name(&self, each: &mut dyn FnMut(ServiceIndex, &ServiceName)) -> Result<(), Self::Error>;
     fn has_name(&self, service: ServiceIndex) -> Result<bool, Self::Error>;
-    fn source_ranges(&self, each: &mut dyn FnMut(ServiceIndex, Addr, u8)) -> Result<(), Self::Error>;
+    fn each_source_range(&self, each: &mut dyn FnMut(ServiceIndex, Addr, u8)) -> Result<(), Self::Error>;
     /// Every frontend, once, in no order.
-    fn frontends(&self, each: &mut dyn FnMut(FrontendKey, FrontendValue)) -> Result<(), Self::Error>;
-    fn frontend(&self, key: &FrontendKey) -> Result<Option<FrontendValue>, Self::Error>;
+    fn each_frontend(&self, each: &mut dyn FnMut(FrontendKey, FrontendValue)) -> Result<(), Self::Error>;
+    fn frontend_value(&self, key: &FrontendKey) -> Result<Option<FrontendValue>, Self::Error>;
 }
 
 /// Where operations go: kernel maps, memory, or memory that fails now and then.

@@ -135,7 +135,7 @@ impl Planner {
 
     fn look_at_names<R: TableReader>(&self, tables: &R, damage: &mut Vec<Damage>) -> Result<(), R::Error> {
         let mut seen = 0;
-        tables.names(&mut |service, name| {
+        tables.each_name(&mut |service, name| {
             let wanted = self.held.get(&service).filter(|held| held.named);
             seen += usize::from(wanted.is_some());
             let names = wanted.and_then(names);
@@ -157,7 +157,7 @@ impl Planner {
 
     fn look_at_ranges<R: TableReader>(&self, tables: &R, damage: &mut Vec<Damage>) -> Result<(), R::Error> {
         let mut found = std::collections::BTreeSet::new();
-        tables.source_ranges(&mut |service, addr, bits| {
+        tables.each_source_range(&mut |service, addr, bits| {
             let known = self.held.get(&service).is_some_and(|held| has_range(held, (addr, bits)));
             if !known {
                 damage.push(Damage::SourceRange { service, addr, bits, is_wanted: false });
@@ -179,7 +179,7 @@ impl Planner {
         for (service, held) in &self.held {
             for backend in &held.backends {
                 let (index, wanted) = (backend.slot, slot(*service, backend));
-                let held = tables.backend(index)?;
+                let held = tables.backend_slot(index)?;
                 if held != wanted {
                     damage.push(Damage::Backend { index, held, wanted });
                 }
@@ -188,7 +188,7 @@ impl Planner {
                 }
             }
         }
-        tables.backends_in_use(&mut |index, held| {
+        tables.each_backend_in_use(&mut |index, held| {
             if is_held.get(index.get() as usize) != Some(&true) {
                 damage.push(Damage::Backend { index, held, wanted: BackendSlot::EMPTY });
             }
@@ -203,7 +203,7 @@ impl Planner {
             damage.push(Damage::Service { service, name, held, wanted });
         };
         // Both in order of the index.
-        tables.services(&mut |service, held| {
+        tables.each_service(&mut |service, held| {
             while let Some((missing, _)) = published.next_if(|(index, _)| **index < service) {
                 differs(*missing, none, self.word(*missing));
             }
@@ -245,7 +245,7 @@ impl Planner {
                 return Ok(());
             }
             left = left.saturating_sub(version.maglev.len);
-            let slots = tables.maglev(version.maglev.start, version.maglev.len)?;
+            let slots = tables.maglev_slots(version.maglev.start, version.maglev.len)?;
             if print_of(&slots) != version.maglev_print {
                 damage.push(Damage::Maglev { service: *service, name: self.name(*service) });
             }
@@ -260,7 +260,7 @@ impl Planner {
         damage: &mut Vec<Damage>,
     ) -> Result<(), R::Error> {
         let mut seen = 0;
-        tables.frontends(&mut |key, held| {
+        tables.each_frontend(&mut |key, held| {
             let wanted = self.frontends.get(&key).copied();
             seen += usize::from(wanted.is_some());
             if wanted != Some(held) {
@@ -269,7 +269,7 @@ impl Planner {
         })?;
         if seen < self.frontends.len() {
             for (key, wanted) in &self.frontends {
-                if tables.frontend(key)?.is_none() {
+                if tables.frontend_value(key)?.is_none() {
                     damage.push(Damage::Frontend { key: *key, held: None, wanted: Some(*wanted) });
                 }
             }
