@@ -178,6 +178,9 @@ pub struct Writes {
     /// Services and frontends that are not as wanted yet; they are tried again.
     pub outstanding: u64,
     pub last_error: Option<String>,
+    /// What the last attempt could not program, a thousand at most: its last good version stays.
+    #[serde(default)]
+    pub refused: Vec<Reject>,
     /// Freed runs, backends and service indices that wait for a grace period.
     pub awaiting_grace: u64,
 }

@@ -109,6 +109,7 @@ fn full(status: &Status) -> String {
         ]);
     }
     text.push_str(&format!("\nMaps:\n{}", indented(&maps.to_string())));
+    text.push_str(&refused("Not programmed, tried again", &status.writes.refused));
     text.push_str(&format!("\nWaiting for a grace period: {}\n", status.writes.awaiting_grace));
     text
 }

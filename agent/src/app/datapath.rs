@@ -1,6 +1,7 @@
 //! The planner on the kernel's maps: reconciling, retrying what failed, and giving memory back after grace periods.
 
-use std::collections::BTreeSet;
+mod refused;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::maps::{Grace, GracePeriods, KernelTables};
 use crate::node::LocalAddresses;
 use crate::programs::{Change, Programs, link_dir};
+pub(super) use refused::{Cause, Refused};
 
 /// The first wait after a failed write; each further one doubles it.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -23,6 +25,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// A full map fails thousands of services alike: no more of them are logged at once. The status has the number.
 const MOST_PROBLEMS: usize = 10;
+/// Nor are more of them named by the status.
+const MOST_NAMED: usize = 1000;
 
 /// What waits for a grace period.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub(super) struct Datapath {
     waits_for_grace: bool,
     retry_at: Option<Instant>,
     retry_after: Duration,
-    reported: BTreeSet<String>,
+    refused: Refused,
     writes: api::Writes,
     awaiting: usize,
 }
@@ -79,7 +83,7 @@ impl Datapath {
             waits_for_grace: false,
             retry_at: None,
             retry_after: FIRST_RETRY,
-            reported: BTreeSet::new(),
+            refused: Refused::default(),
             writes: api::Writes::default(),
             awaiting: 0,
         };
@@ -125,23 +129,24 @@ impl Datapath {
         self.metrics.write_failures.inc_by(outcome.failures.len() as u64);
         self.writes.outstanding = (self.dirty.services.len() + self.dirty.frontends.len()) as u64;
         self.metrics.outstanding.set(i64::try_from(self.writes.outstanding).unwrap_or(i64::MAX));
-        let problems: BTreeSet<String> = outcome.failures.iter().map(ToString::to_string).collect();
-        let news: Vec<_> = problems.difference(&self.reported).collect();
-        for problem in news.iter().take(MOST_PROBLEMS) {
-            tracing::warn!(problem, "not programmed; its last good version stays, and it is tried again");
+        let refused = Refused::new(&outcome.failures, balancer);
+        let news = refused.news(&self.refused);
+        for reject in news.iter().take(MOST_PROBLEMS) {
+            tracing::warn!(%reject, "it is tried again");
         }
         if news.len() > MOST_PROBLEMS {
             tracing::warn!(more = news.len() - MOST_PROBLEMS, "not programmed, for reasons of the same sort");
         }
-        self.writes.last_error = problems.first().cloned();
-        if problems.is_empty() {
+        self.writes.last_error = outcome.failures.iter().map(ToString::to_string).min();
+        if outcome.failures.is_empty() {
             self.retry_at = None;
             self.retry_after = FIRST_RETRY;
         } else {
             self.retry_at = Some(Instant::now() + self.retry_after);
             self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
         }
-        self.reported = problems;
+        self.metrics.refused(&refused);
+        self.refused = refused;
         match self.planner.take_retired() {
             Some(retired) => self.request(Ticket::Retired(retired)),
             None => Ok(()),
@@ -216,6 +221,7 @@ impl Datapath {
     }
 
     pub(super) fn writes(&self) -> api::Writes {
-        api::Writes { awaiting_grace: self.awaiting as u64, ..self.writes.clone() }
+        let refused = self.refused.rejects().take(MOST_NAMED).cloned().collect();
+        api::Writes { awaiting_grace: self.awaiting as u64, refused, ..self.writes.clone() }
     }
 }

@@ -17,6 +17,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
+use super::datapath::{Cause, Refused};
 use crate::maps::{KernelTables, MapError, MapId, MapReader};
 
 /// From a change's sight to its last write: half a millisecond to 4 seconds.
@@ -37,6 +38,7 @@ pub(super) struct Metrics {
     pub(super) grace_seconds: Histogram,
     objects: IntGaugeVec,
     pub(super) outstanding: IntGauge,
+    refused: IntGaugeVec,
     maps: Arc<OnceLock<MapReader>>,
 }
 
@@ -116,6 +118,16 @@ impl Metrics {
                 r,
                 IntGauge::new("portway_outstanding", "Services and frontends that are not as wanted yet")?,
             )?,
+            refused: register(
+                r,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "portway_refused_writes",
+                        "Services and frontends whose last write failed, by map and by errno (or `full`)",
+                    ),
+                    &["map_name", "reason"],
+                )?,
+            )?,
             maps,
             registry,
         })
@@ -143,6 +155,15 @@ impl Metrics {
             Event::Apply(Object::Pod(_) | Object::Node(_)) | Event::Delete(_) => return,
         };
         self.services_events.with_label_values(&[action]).inc();
+    }
+
+    /// What the last reconcile could not program.
+    pub(super) fn refused(&self, refused: &Refused) {
+        self.refused.reset();
+        for (Cause { map, reason }, number) in refused.by_cause() {
+            let number = i64::try_from(number).unwrap_or(i64::MAX);
+            self.refused.with_label_values(&[*map, reason.as_str()]).set(number);
+        }
     }
 
     /// The start is over, `after` it began.
