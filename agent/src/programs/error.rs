@@ -14,7 +14,8 @@ pub enum ProgramError {
     Object(#[source] Box<aya::EbpfError>),
     #[error("the kernel object has no program {name}; the agent and the object are of different versions")]
     NoProgram { name: &'static str },
-    #[error("the kernel refuses program {name}: {source}")]
+    /// The source has the verifier's whole log.
+    #[error("the kernel refuses program {name}: {}", last_words(.source))]
     Refused { name: &'static str, source: Box<aya::programs::ProgramError> },
     #[error("map {name} is not pinned at {path}", path = .path.display())]
     NoMap { name: &'static str, path: PathBuf },
@@ -34,5 +35,24 @@ impl ProgramError {
     pub(super) fn pin(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Pin { action, path, source }
+    }
+}
+
+/// The kernel's error and what the verifier said last before its statistics: the reason of a refusal. Its whole log
+/// may have a million lines.
+fn last_words(error: &aya::programs::ProgramError) -> String {
+    let aya::programs::ProgramError::LoadError { io_error, verifier_log } = error else {
+        return error.to_string();
+    };
+    let log = verifier_log.to_string();
+    let is_statistic = |line: &&str| {
+        ["processed ", "verification time ", "stack depth ", "mark_precise: "]
+            .iter()
+            .any(|word| line.starts_with(word))
+    };
+    let reason = log.lines().rev().map(str::trim).find(|line| !line.is_empty() && !is_statistic(line));
+    match reason {
+        Some(reason) => format!("{io_error}; the verifier says: {reason}"),
+        None => io_error.to_string(),
     }
 }

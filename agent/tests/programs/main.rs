@@ -8,6 +8,7 @@
 
 mod intact;
 mod links;
+mod refused;
 mod speed;
 mod world;
 
