@@ -2,17 +2,15 @@
 //! (`portway_tests::harness::probe`). It runs in a namespace and a control group, as a process of a pod would.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
+use portway_tests::harness::probe::conversation::{PATIENCE, errno, greeted, note, parse, patient};
+use portway_tests::harness::probe::load::Load;
 use portway_tests::harness::probe::protocol::{Answer, Protocol, Reply, Request, Resolver, Tally};
 use portway_tests::harness::socket::{netns_cookie, reset_on_close};
 use portway_tests::harness::{dns, http};
-
-/// Far above what an answer takes on a busy machine, far below what a person waits for a test.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 fn main() -> anyhow::Result<()> {
     let mut sockets = Sockets::default();
@@ -38,6 +36,7 @@ struct Sockets {
     next: u32,
     /// The number of the last DNS query.
     queries: u16,
+    load: Option<Load>,
 }
 
 enum Open {
@@ -122,6 +121,14 @@ fn act(sockets: &mut Sockets, request: Request) -> io::Result<Reply> {
             Reply::Answered { answer: ask(resolver, sockets.queries, to)?, socket: None }
         }
         Request::Connects { to, count, per_second } => Reply::Tally(connects(&to, count, per_second)),
+        Request::StartLoad { to, hold, per_second } => {
+            sockets.load = Some(Load::start(to, hold, per_second)?);
+            Reply::Started
+        }
+        Request::EndLoad => match sockets.load.take() {
+            Some(load) => Reply::Load(load.end()?),
+            None => mistake("load"),
+        },
         Request::NetnsCookie => Reply::Cookie { cookie: netns_cookie(&udp_socket(false)?)? },
     })
 }
@@ -151,21 +158,10 @@ fn connects(to: &[SocketAddr], count: u32, per_second: u32) -> Tally {
     tally
 }
 
-fn note(tally: &mut Tally, answer: io::Result<Answer>) {
-    match answer {
-        Ok(answer) => *tally.by_name.entry(answer.name).or_default() += 1,
-        Err(error) => *tally.errors.entry(errno(&error)).or_default() += 1,
-    }
-}
-
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
     patient(&stream)?;
     Ok(stream)
-}
-
-fn patient(stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))
 }
 
 fn udp_socket(v6: bool) -> io::Result<UdpSocket> {
@@ -173,13 +169,6 @@ fn udp_socket(v6: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
-}
-
-fn greeted(stream: &mut TcpStream) -> io::Result<Answer> {
-    // Byte by byte would cost a system call each; a server says nothing after its line until it is asked.
-    let mut line = String::new();
-    BufReader::new(Read::by_ref(stream)).read_line(&mut line)?;
-    parse(&line, stream.peer_addr()?)
 }
 
 fn exchange_connected(socket: &UdpSocket) -> io::Result<Answer> {
@@ -222,21 +211,4 @@ fn ask(resolver: Resolver, id: u16, to: SocketAddr) -> io::Result<Answer> {
         }
     };
     parse(&dns::read_answer(id, &message)?, peer)
-}
-
-/// `<name> <client address>`.
-fn parse(text: &str, peer: SocketAddr) -> io::Result<Answer> {
-    let (name, client) = text.trim_end().split_once(' ').ok_or(ErrorKind::UnexpectedEof)?;
-    let client = client.parse().map_err(|_| ErrorKind::InvalidData)?;
-    Ok(Answer { name: name.to_owned(), client, peer })
-}
-
-/// The errno of a failed call; of what std noticed itself, the nearest one.
-fn errno(error: &io::Error) -> i32 {
-    match (error.raw_os_error(), error.kind()) {
-        (Some(errno), _) => errno,
-        (None, ErrorKind::TimedOut | ErrorKind::WouldBlock) => Errno::ETIMEDOUT as i32,
-        (None, ErrorKind::UnexpectedEof) => Errno::ECONNRESET as i32,
-        (None, _) => Errno::EIO as i32,
-    }
 }

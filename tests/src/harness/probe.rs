@@ -1,5 +1,7 @@
 //! Clients: a helper process in a namespace and a control group, told what to do line by line.
 
+pub mod conversation;
+pub mod load;
 pub mod protocol;
 
 use std::collections::BTreeSet;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 
-pub use protocol::{Answer, Protocol, Resolver, Tally};
+pub use protocol::{Answer, LoadTally, Protocol, Resolver, Tally};
 use protocol::{Reply, Request};
 
 use super::{Cgroup, Namespace, Process, eventually};
@@ -149,6 +151,21 @@ impl Probe {
     pub fn finish_connects(&mut self) -> Result<Tally> {
         let reply = self.hear()?;
         let Ok(Reply::Tally(tally)) = reply else { bail!("connects: {reply:?}") };
+        Ok(tally)
+    }
+
+    /// Opens `hold` connections to the addresses in turn, and then makes `per_second` new ones a second and speaks on
+    /// the held ones by and by, until [`Self::end_load`].
+    pub fn start_load(&mut self, to: &[SocketAddr], hold: u32, per_second: u32) -> Result<()> {
+        let reply = self.ask(&Request::StartLoad { to: to.to_vec(), hold, per_second })?;
+        ensure!(matches!(reply, Ok(Reply::Started)), "start the load: {reply:?}");
+        Ok(())
+    }
+
+    /// Speaks on each held connection once more, and ends the load.
+    pub fn end_load(&mut self) -> Result<LoadTally> {
+        let reply = self.ask(&Request::EndLoad)?;
+        let Ok(Reply::Load(tally)) = reply else { bail!("end the load: {reply:?}") };
         Ok(tally)
     }
 

@@ -24,16 +24,52 @@ pub enum Resolver {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
-    Connect { protocol: Protocol, to: SocketAddr, keep: bool },
-    Again { socket: u32 },
-    OpenUdp { v6: bool },
-    SendTo { socket: u32, to: SocketAddr },
-    SendMany { socket: u32, to: SocketAddr, count: u32 },
-    Bind { protocol: Protocol, addr: SocketAddr },
-    Close { socket: u32 },
-    Http { to: SocketAddr },
-    Dns { resolver: Resolver, to: SocketAddr },
-    Connects { to: Vec<SocketAddr>, count: u32, per_second: u32 },
+    Connect {
+        protocol: Protocol,
+        to: SocketAddr,
+        keep: bool,
+    },
+    Again {
+        socket: u32,
+    },
+    OpenUdp {
+        v6: bool,
+    },
+    SendTo {
+        socket: u32,
+        to: SocketAddr,
+    },
+    SendMany {
+        socket: u32,
+        to: SocketAddr,
+        count: u32,
+    },
+    Bind {
+        protocol: Protocol,
+        addr: SocketAddr,
+    },
+    Close {
+        socket: u32,
+    },
+    Http {
+        to: SocketAddr,
+    },
+    Dns {
+        resolver: Resolver,
+        to: SocketAddr,
+    },
+    Connects {
+        to: Vec<SocketAddr>,
+        count: u32,
+        per_second: u32,
+    },
+    /// Holds `hold` connections and makes `per_second` new ones a second until [`Self::EndLoad`].
+    StartLoad {
+        to: Vec<SocketAddr>,
+        hold: u32,
+        per_second: u32,
+    },
+    EndLoad,
     NetnsCookie,
 }
 
@@ -51,6 +87,8 @@ pub enum Reply {
     },
     Closed,
     Tally(Tally),
+    Started,
+    Load(LoadTally),
     Cookie {
         cookie: u64,
     },
@@ -82,7 +120,44 @@ pub struct Tally {
     pub connect_ns: Vec<u64>,
 }
 
+/// What came of a load: connections that are made and reset, and others that are held all the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadTally {
+    /// New connections.
+    pub new: Tally,
+    /// Connections held from the beginning.
+    pub held: u32,
+    /// Words exchanged on those; a connection that fails is counted once and then left alone.
+    pub exchanges: Tally,
+    /// Answers on a held connection of another server than its first.
+    pub strangers: u32,
+    /// Answers on a socket whose peer is not the address that was dialled.
+    pub unmasked: u32,
+    /// Milliseconds from the first new connection to the last.
+    pub took_ms: u64,
+}
+
+impl LoadTally {
+    /// Everything that a client of the services noticed, in words; `None` where it noticed nothing.
+    pub fn trouble(&self) -> Option<String> {
+        let Self { new, held: _, exchanges, strangers, unmasked, took_ms: _ } = self;
+        let quiet = new.failures() == 0 && exchanges.failures() == 0 && *strangers == 0 && *unmasked == 0;
+        (!quiet).then(|| {
+            format!(
+                "new connections: {}; held ones: {}; answers of another server: {strangers}; peers that show the backend: {unmasked}",
+                new.errors_text(),
+                exchanges.errors_text()
+            )
+        })
+    }
+}
+
 impl Tally {
+    fn errors_text(&self) -> String {
+        let each = self.errors.iter().map(|(errno, count)| format!("{count} {:?}", Errno::from_raw(*errno)));
+        format!("{} answered, failed: [{}]", self.answers(), each.collect::<Vec<_>>().join(", "))
+    }
+
     pub fn answers(&self) -> u32 {
         self.by_name.values().sum()
     }
