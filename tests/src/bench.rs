@@ -11,13 +11,14 @@ pub mod objects;
 pub mod program;
 pub mod report;
 pub mod resources;
+pub mod restart;
 
 pub use report::Figure;
 
 use anyhow::{Result, bail};
 
 /// Every benchmark, in the order in which they are run.
-pub const NAMES: [&str; 6] = ["connect", "program", "start", "memory", "envelope", "hammer"];
+pub const NAMES: [&str; 7] = ["connect", "program", "start", "restart", "memory", "envelope", "hammer"];
 
 /// Runs one. `long`: the form whose figures are published.
 pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
@@ -25,6 +26,7 @@ pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
         "connect" => connect::run(long),
         "program" => program::run(long),
         "start" => resources::start(long),
+        "restart" => restart::run(long),
         "memory" => resources::memory(),
         "envelope" => program::envelope(),
         "hammer" => hammer::run(long),
