@@ -11,3 +11,4 @@ pub mod lock;
 pub mod maps;
 pub mod node;
 pub mod programs;
+pub mod sockets;

@@ -9,12 +9,14 @@
 //! compare  what they hold, word by word, for the planner to compare with what it wrote
 //! check    does what the maps hold make sense
 //! intact   are the pins where the next agent looks
+//! sockets  what programs remember of sockets, and where it leads now
 //! grace    when may memory be reused that programs could still look at
 //! array    arrays, mapped or read by system calls
 //! sys, mapped   bpf(2) and mmap(2): the only unsafe code
 //! ```
 //!
-//! Deliberately not here: what to write (portway-model plans it), programs and links (`programs`), sockets.
+//! Deliberately not here: what to write (portway-model plans it), programs and links (`programs`), which sockets are
+//! stale (`sockets`).
 
 mod array;
 mod check;
@@ -28,6 +30,7 @@ mod node;
 mod open;
 mod reader;
 mod set;
+mod sockets;
 mod sys;
 mod writer;
 
@@ -43,6 +46,7 @@ pub use node::AddressChanges;
 pub use open::{Opening, Origin, Published, Reason};
 pub use reader::{MapFacts, MapReader};
 pub use set::{pin_dir, pin_path};
+pub use sockets::SocketTable;
 
 use portway_datapath::layout::Sizes;
 use portway_model::tables::TableDump;
@@ -76,6 +80,11 @@ impl KernelTables {
     /// Reads beside the writer, on any thread.
     pub fn reader(&self) -> MapReader {
         self.reader.clone()
+    }
+
+    /// Beside the writer, on any thread: only programs write these maps but for what it forgets.
+    pub fn sockets(&self) -> SocketTable {
+        SocketTable::new(self.reader.clone())
     }
 
     /// The sizes that the maps have.

@@ -1,0 +1,169 @@
+//! Stale sockets: connections through a service to a backend that is gone.
+//!
+//! ```text
+//! owner ── objects, "programmed" ──► thread "sockets"
+//!                                      endpoints   what the slices say
+//!                                      sweep       pw_sock against endpoints and maps ─► stale ones, dead entries
+//!                                      namespaces  every network namespace of the node
+//!                                      diag        finds them there by their cookie, and closes them
+//! ```
+//!
+//! Level-based: each sweep compares everything that `pw_sock` remembers with the wanted state, so nothing depends on
+//! having seen an event. A sweep comes after changes that may have made a socket stale, and every [`PERIOD`].
+//!
+//! What is stale:
+//! - a connected UDP socket, at once, when no slice of the service that its frontend leads to has the backend as one
+//!   that is ready or still serving. Hints, policies and terminating endpoints are choices for new connections;
+//! - a TCP connection, when no slice of any service and no pod has the backend's address any more, ready or not, for
+//!   [`sweep::TCP_GRACE`], and nothing came from there in that time. Whether a pod on another node lives is not known
+//!   here: an address in no slice may be that of a pod that only left its selectors. Such a pod answers; only a
+//!   connection that is idle for all of that time is closed, too.
+//!
+//! What is never touched: sockets that `pw_sock` does not have (clients that dial a pod themselves); services with the
+//! annotation `portway.io/keep-stale-sockets: "true"`, as long as they exist; unconnected UDP sockets, whose next
+//! datagram chooses anew. Nothing is closed before every source has spoken.
+
+mod diag;
+mod endpoints;
+mod namespaces;
+mod status;
+mod sweep;
+mod tally;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use portway_datapath::Protocol;
+use portway_model::k8s::Event;
+use prometheus::Registry;
+
+use crate::maps::SocketTable;
+use diag::{Diag, DiagError};
+pub use status::StaleSockets;
+use sweep::Sweeper;
+use tally::Tally;
+
+/// Changes closer together than this are one sweep's, and a client that is connecting is there by then.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Sweeps after changes are at least this far apart: a busy cluster costs two of them a second.
+const SPACING: Duration = Duration::from_millis(500);
+/// Without any change.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// The owner's side of the thread that closes stale sockets. The thread ends with it.
+pub struct Sockets {
+    news: Option<Sender<News>>,
+    thread: Option<JoinHandle<()>>,
+    tally: Tally,
+}
+
+enum News {
+    Changed(Event),
+    /// The maps hold what came before; `complete` if every source has spoken.
+    Programmed {
+        complete: bool,
+    },
+}
+
+impl Sockets {
+    /// Starts the thread. It does nothing before [`Self::programmed`].
+    ///
+    /// # Errors
+    /// No thread, or a metric that is there already.
+    pub fn start(table: SocketTable, registry: &Registry) -> anyhow::Result<Self> {
+        let (news, incoming) = channel();
+        let tally = Tally::new(registry)?;
+        let body = {
+            let tally = tally.clone();
+            move || follow(&incoming, table, tally)
+        };
+        let thread = std::thread::Builder::new().name("sockets".to_owned()).spawn(body);
+        Ok(Self { news: Some(news), thread: Some(thread.context("cannot start a thread")?), tally })
+    }
+
+    /// Takes a change of an object. O(1) here, O(the object) on the thread.
+    pub fn changed(&self, event: &Event) {
+        self.tell(News::Changed(event.clone()));
+    }
+
+    /// The maps hold what was told before. `complete`: every source has spoken, so what is not wanted is gone.
+    pub fn programmed(&self, complete: bool) {
+        self.tell(News::Programmed { complete });
+    }
+
+    /// What was done, for the status.
+    pub fn status(&self) -> StaleSockets {
+        self.tally.status()
+    }
+
+    fn tell(&self, news: News) {
+        if self.news.as_ref().is_none_or(|to| to.send(news).is_err()) {
+            self.tally.unsupported("the thread that closes stale sockets ended".to_owned());
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.news = None;
+        if let Some(thread) = self.thread.take() {
+            // It can only have panicked, which was printed.
+            drop(thread.join());
+        }
+    }
+}
+
+fn follow(incoming: &Receiver<News>, table: SocketTable, tally: Tally) {
+    let closes = match try_out() {
+        Ok(()) => true,
+        Err(error) => {
+            let reason = format!("sockets of removed backends are not closed: {error}");
+            tracing::warn!(
+                reason,
+                "this kernel cannot close sockets (CONFIG_INET_DIAG, CONFIG_INET_DIAG_DESTROY)"
+            );
+            tally.unsupported(reason);
+            false
+        }
+    };
+    let mut sweeper = Sweeper::new(table, tally, closes, Instant::now());
+    // Something may have become stale that the maps do not show yet.
+    let mut changed = false;
+    let mut due: Option<Instant> = None;
+    let mut not_before = Instant::now();
+    loop {
+        let wait = due.map(|due| due.max(not_before).saturating_duration_since(Instant::now()));
+        // Before the first sync there is nothing to wait for but news.
+        let news = match wait {
+            Some(wait) => incoming.recv_timeout(wait),
+            None => incoming.recv().map_err(RecvTimeoutError::from),
+        };
+        match news {
+            Ok(News::Changed(event)) => changed |= sweeper.endpoints.apply(event),
+            Ok(News::Programmed { complete: false }) => {}
+            Ok(News::Programmed { complete: true }) => {
+                // The first time it is due whatever changed.
+                if changed || due.is_none() {
+                    let soon = Instant::now() + PAUSE;
+                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                    changed = false;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let next = sweeper.sweep();
+                let now = Instant::now();
+                not_before = now + SPACING;
+                due = Some(next.map_or(now + PERIOD, |next| next.min(now + PERIOD)));
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn try_out() -> Result<(), DiagError> {
+    let mut diag = Diag::open()?;
+    diag.try_out(Protocol::TCP)?;
+    diag.try_out(Protocol::UDP)
+}
