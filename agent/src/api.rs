@@ -11,6 +11,8 @@
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
 
+use std::collections::BTreeMap;
+
 pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
 use serde::{Deserialize, Serialize};
@@ -114,17 +116,81 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
-    /// `directory`.
+    /// [`Self::DIRECTORY`] or [`Self::API_SERVER`].
     pub kind: String,
+    /// The directory's path, or the URL of the API server in use.
     pub path: String,
     /// `synced`, `first sync` or `missing` (the directory is gone; its last objects are kept).
     pub state: String,
+    /// Of a directory.
     pub files: u64,
     pub objects: u64,
     /// Seconds since the last change was seen; absent before the first.
     pub last_change_seconds: Option<f64>,
     /// Files that could not be read or parsed.
     pub broken: Vec<BrokenFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_server: Option<ApiServer>,
+}
+
+impl Source {
+    pub const DIRECTORY: &'static str = "directory";
+    pub const API_SERVER: &'static str = "api-server";
+}
+
+/// How the API server is reached, and what is watched there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiServer {
+    /// Absent before the first request.
+    pub reachable: Option<bool>,
+    pub requests: u64,
+    /// Requests without a useful answer, by HTTP status or `unreachable`, `timeout`, `broken-answer`.
+    pub failures: BTreeMap<String, u64>,
+    /// Seconds that requests waited for `k8s-client-qps`, added up.
+    pub throttled_seconds: f64,
+    /// Why credentials that changed cannot be used; the old ones are.
+    pub credentials_error: Option<String>,
+    pub last_error: Option<String>,
+    /// Seconds since the last useful answer; absent before the first.
+    pub last_success_seconds: Option<f64>,
+    pub watches: Vec<Watch>,
+}
+
+/// The watch of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Watch {
+    pub kind: String,
+    /// `listing`, `watching`, `quiet` (a kind of which nothing is ever heard), `retrying` or `ended`.
+    pub state: String,
+    /// A list was read to its end.
+    pub synced: bool,
+    /// Seconds since the server last showed that this watch lives.
+    pub age_seconds: f64,
+    /// `resourceVersion` of the last thing that was told.
+    pub version: u64,
+    pub objects: u64,
+    pub events: u64,
+    /// Lists after the first one.
+    pub relists: u64,
+    /// Watches that went on where another had ended.
+    pub resumes: u64,
+    /// Events that had been told before.
+    pub duplicates: u64,
+    /// What ended watches and lists, by reason.
+    pub errors: BTreeMap<String, u64>,
+    pub last_error: Option<String>,
+}
+
+impl Watch {
+    /// A watch that is silent for longer is taken for dead by now; a quiet one may be.
+    pub const STALE_SECONDS: f64 = 65.0;
+
+    /// Whether what it last told may be old.
+    pub fn is_stale(&self) -> bool {
+        self.state == "ended" || (self.state != "quiet" && self.age_seconds > Self::STALE_SECONDS)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,17 +3,19 @@
 //! ```text
 //! main thread                               owner thread
 //!   signals, /healthz, /metrics, API socket   directory ─► manifests ─► load balancer ─► planner ─► kernel maps
+//!   watches of the API server ───────────────────────────────┘
 //!        │  questions ─────────────────────►  addresses ─────────────────────────────────────────► kernel maps
 //!        ◄────────────────────────── answers  grace periods ─► planner
 //! ```
 //!
-//! Order of a start: place and lock checked, listeners open, then (owner thread) maps, programs, self-test, restore,
-//! the source's first sync, everything reconciled and pruned, programs attached or replaced. Nothing is deleted from
-//! the kernel before the first sync.
+//! Order of a start: place and lock checked, listeners open, watches begun, then (owner thread) maps, programs,
+//! self-test, restore, the sources' first sync (`sync` says how much of it is waited for), everything reconciled and
+//! pruned, programs attached or replaced. Nothing is deleted from the kernel before every source has told everything.
 //!
 //! A stop leaves programs attached and maps pinned: connections go on, and the next agent takes over.
 
 mod datapath;
+mod health;
 mod http;
 mod memory;
 mod metrics;
@@ -21,6 +23,8 @@ mod owner;
 mod source;
 mod start;
 mod status;
+mod sync;
+mod watches;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,9 +39,10 @@ use tokio::task::JoinSet;
 use crate::config::{self, Config, Loaded};
 use crate::lock::Lock;
 use crate::node;
+use health::ProxyHealth;
 use http::Api;
 use metrics::Metrics;
-use owner::Owner;
+use owner::{Inputs, Owner};
 
 /// What is under way at the end is waited for this long.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -95,13 +100,26 @@ async fn serve(
         servers.spawn(admin::serve(listener, admin::metrics(metrics.registry.clone()), drain()?));
     }
 
+    let health = ProxyHealth::new();
+    if let Some(address) = config.proxy_health_address {
+        let (listener, _) = admin::listen(address).await?;
+        servers.spawn(admin::serve(listener, health::router(health.clone()), drain()?));
+    }
+    let api_server = match &config.api_server {
+        Some(api_server) => Some(watches::start(api_server, &config).await?),
+        None => None,
+    };
+    if let Some((watches, _)) = &api_server {
+        metrics.watch_api_server(watches.clone())?;
+    }
+
     let owner_ended = spawn_owner(OwnerParts {
         config: Arc::clone(&config),
         metrics,
         readiness,
         starting,
         api,
-        asked,
+        inputs: Inputs { asked, api_server, health },
         drain: drain()?,
         started,
     })?;
@@ -132,7 +150,7 @@ struct OwnerParts {
     readiness: Readiness,
     starting: Guard,
     api: Arc<Api>,
-    asked: mpsc::Receiver<owner::Question>,
+    inputs: Inputs,
     drain: Drain,
     started: Instant,
 }
@@ -150,11 +168,11 @@ fn spawn_owner(parts: OwnerParts) -> anyhow::Result<oneshot::Receiver<anyhow::Re
 }
 
 fn own(parts: OwnerParts) -> anyhow::Result<()> {
-    let OwnerParts { config, metrics, readiness, starting, api, asked, mut drain, started } = parts;
+    let OwnerParts { config, metrics, readiness, starting, api, inputs, mut drain, started } = parts;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
     runtime.block_on(async {
-        let mut owner = Owner::start(config, metrics, &readiness, &api, asked, started).await?;
+        let mut owner = Owner::start(config, metrics, &readiness, &api, inputs, started).await?;
         drop(starting);
         tokio::select! {
             result = owner.run() => result,

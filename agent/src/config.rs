@@ -3,6 +3,7 @@
 //! [`load`] validates everything before anything is touched and names every problem at once. Nobody else reads the
 //! environment.
 
+mod api_server;
 #[cfg(test)]
 mod carried_over;
 mod catalogue;
@@ -24,6 +25,7 @@ use portway_model::{loadbalancer, plan};
 use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning};
 use portway_runtime::logging::Format;
 
+pub use api_server::ApiServer;
 pub use catalogue::KEYS;
 pub use parse::{Cidr, PortRange};
 
@@ -39,8 +41,10 @@ const CGROUP_ROOT_OF_CILIUM: &str = "/run/cilium/cgroupv2";
 pub struct Config {
     /// Whose node this is: objects that name a node are compared with it.
     pub node_name: String,
-    /// A directory of manifests.
-    pub source_dir: PathBuf,
+    /// A directory of manifests. `None` only beside an API server.
+    pub source_dir: Option<PathBuf>,
+    /// `None` only beside a directory.
+    pub api_server: Option<ApiServer>,
     /// A bpf file system.
     pub bpf_root: PathBuf,
     pub cgroup_root: PathBuf,
@@ -67,6 +71,8 @@ pub struct Config {
     pub external_ip_guard: bool,
     /// Serves `/healthz`; `None` is off.
     pub health_address: Option<SocketAddr>,
+    /// Serves kube-proxy's `/healthz` and `/livez`; `None` is off.
+    pub proxy_health_address: Option<SocketAddr>,
     /// Serves `/metrics`; `None` is off.
     pub metrics_address: Option<SocketAddr>,
     pub log_format: Format,
@@ -192,7 +198,7 @@ pub fn load(invocation: Invocation) -> Result<Loaded, Problems> {
 pub fn help() -> String {
     portway_runtime::config::help(
         "portway-agent: Kubernetes services by eBPF socket load balancing, without kube-proxy\n\n\
-         usage: portway-agent --source-dir=DIR --cgroup-root=DIR [--key=value]...",
+         usage: portway-agent {--source-dir=DIR | --k8s-kubeconfig-path=FILE} --cgroup-root=DIR [--key=value]...",
         KEYS,
     )
 }
@@ -242,10 +248,14 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
             "set one of them to true",
         );
     }
-    let source_dir = PathBuf::from(reader.text("source-dir"));
-    if source_dir.as_os_str().is_empty() {
-        reader.refuse(&["source-dir"], "a directory of manifests", "set --source-dir=DIR");
+    let source_dir =
+        Some(PathBuf::from(reader.text("source-dir"))).filter(|path| !path.as_os_str().is_empty());
+    let api_server = api_server::read(reader, in_pod);
+    if source_dir.is_none() && api_server.is_none() {
+        let mend = "set --source-dir=DIR, or --k8s-kubeconfig-path=FILE for an API server";
+        reader.refuse(&["source-dir"], "a directory of manifests where no API server is given", mend);
     }
+    api_server::check_way(reader, api_server.as_ref(), kube_proxy_replacement);
     let cgroup_root = read_cgroup_root(reader, in_pod);
     combinations::check(reader);
     let debug = reader.bool("debug");
@@ -258,6 +268,7 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
     Config {
         node_name,
         source_dir,
+        api_server,
         bpf_root: reader.text("bpf-root").into(),
         cgroup_root: cgroup_root.into(),
         // A pod's cgroup hierarchy is mounted for the very purpose.
@@ -290,6 +301,9 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
             0 => None,
             port => Some(SocketAddr::from(([127, 0, 0, 1], port))),
         },
+        proxy_health_address: reader
+            .parse("kube-proxy-replacement-healthz-bind-address", parse::serve_address)
+            .unwrap_or_default(),
         metrics_address: reader.parse("prometheus-serve-addr", parse::serve_address).unwrap_or_default(),
         log_format: reader.parse("log-format", parse::log_format).unwrap_or_default(),
         log_filter: match reader.text("log-filter") {

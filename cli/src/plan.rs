@@ -49,7 +49,7 @@ pub(crate) fn run(matches: &ArgMatches, format: Format) -> Result<(), Failure> {
     let plan = args::Plan::from_arg_matches(matches)?;
     let source_dir = std::path::absolute(&plan.source_dir).context("--source-dir")?;
     let Loaded { config, warnings, .. } = load(invocation(&plan, &source_dir, matches))?;
-    let (rows, rejects) = planned_rows(&config)?;
+    let (rows, rejects) = planned_rows(&config, &source_dir)?;
     // The environment may well hold variables of ours that are no keys.
     let warned = warnings.iter().filter(|warning| warning.origin != Origin::Environment).map(of_warning);
     for reject in warned.chain(rejects) {
@@ -79,7 +79,9 @@ fn invocation(plan: &args::Plan, source_dir: &Path, matches: &ArgMatches) -> Inv
             arguments.push(flag(key.name, value.as_ref()));
         }
     }
-    Invocation { arguments, environment: std::env::vars_os().collect(), host_name: plan.node.clone() }
+    // Not even in a pod is an API server asked.
+    let environment = std::env::vars_os().filter(|(name, _)| name != "KUBERNETES_SERVICE_HOST").collect();
+    Invocation { arguments, environment, host_name: plan.node.clone() }
 }
 
 fn of_warning(warning: &Warning) -> Reject {
@@ -93,11 +95,11 @@ fn of_warning(warning: &Warning) -> Reject {
 }
 
 /// The rows, and what of the manifests is not in them: files, objects, fields, and frontends that another owns.
-fn planned_rows(config: &Config) -> anyhow::Result<(Vec<Row>, Vec<Reject>)> {
+fn planned_rows(config: &Config, source_dir: &Path) -> anyhow::Result<(Vec<Row>, Vec<Reject>)> {
     let mut manifests = Manifests::new();
     let mut balancer = LoadBalancer::new(config.load_balancer());
     let mut rejects = Vec::new();
-    for (path, content) in files(&config.source_dir)? {
+    for (path, content) in files(source_dir)? {
         match content {
             Ok(bytes) => {
                 for event in manifests.apply(&path, &bytes).events {

@@ -5,8 +5,8 @@ mod refused;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use portway_model::loadbalancer::{Dirty, LoadBalancer};
-use portway_model::plan::{Planner, Retired};
+use portway_model::loadbalancer::{Desired, Dirty, Restored};
+use portway_model::plan::{Planner, Problem, Retired};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use super::metrics::{Counted, Metrics};
 use super::start::Started;
 use crate::api;
 use crate::config::Config;
-use crate::maps::{Grace, GracePeriods, KernelTables};
+use crate::maps::{Grace, GracePeriods, KernelTables, MapError};
 use crate::node::LocalAddresses;
 use crate::programs::{Change, Programs, link_dir};
 pub(super) use refused::{Cause, Refused};
@@ -50,22 +50,25 @@ pub(super) struct Datapath {
     waits_for_grace: bool,
     retry_at: Option<Instant>,
     retry_after: Duration,
+    writes_fail: bool,
     refused: Refused,
     writes: api::Writes,
     awaiting: usize,
 }
 
 impl Datapath {
-    /// Adopts what the maps hold. Nothing is written.
+    /// Adopts what the maps hold, and tells what an earlier agent left there. Nothing is written.
     pub(super) fn new(
         started: Started,
         config: &Config,
         metrics: Metrics,
         reports: mpsc::UnboundedSender<Grace<Ticket>>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, Restored)> {
         let Started { tables, programs, self_test: _, takes_over } = started;
         let mut planner = Planner::new(config.planner(tables.sizes()));
-        planner.restore(&tables.dump()?);
+        let dump = tables.dump()?;
+        planner.restore(&dump);
+        let restored = Restored::new(&dump);
         let grace = GracePeriods::start(move |report| {
             // The receiver is gone only where the process ends.
             let _ = reports.send(report);
@@ -83,6 +86,7 @@ impl Datapath {
             waits_for_grace: false,
             retry_at: None,
             retry_after: FIRST_RETRY,
+            writes_fail: false,
             refused: Refused::default(),
             writes: api::Writes::default(),
             awaiting: 0,
@@ -90,7 +94,7 @@ impl Datapath {
         if takes_over {
             datapath.request(Ticket::Restored)?;
         }
-        Ok(datapath)
+        Ok((datapath, restored))
     }
 
     pub(super) fn tables(&self) -> &KernelTables {
@@ -106,6 +110,16 @@ impl Datapath {
         self.retry_at
     }
 
+    /// Whether something goes on after the next grace period.
+    pub(super) const fn waits_for_grace(&self) -> bool {
+        self.waits_for_grace
+    }
+
+    /// Whether the kernel refuses writes for another reason than that a map is full.
+    pub(super) const fn writes_fail(&self) -> bool {
+        self.writes_fail
+    }
+
     /// Whether the first write may be made.
     pub(super) const fn may_write(&self) -> bool {
         self.restored_is_free
@@ -115,21 +129,26 @@ impl Datapath {
         self.dirty.merge(dirty);
     }
 
-    /// Makes the maps what the model wants of everything that is dirty. With `prune` also removes what nobody wants.
-    pub(super) fn reconcile(&mut self, balancer: &LoadBalancer, prune: bool) -> anyhow::Result<()> {
+    /// Makes the maps what is wanted of everything that is dirty. With `prune` also removes what nobody wants.
+    pub(super) fn reconcile<D: Desired>(&mut self, desired: &D, prune: bool) -> anyhow::Result<()> {
         let mut tables = Counted { tables: &mut self.tables, metrics: &self.metrics };
         let outcome = if prune {
-            self.planner.prune(balancer, &mut self.dirty, &mut tables)
+            self.planner.prune(desired, &mut self.dirty, &mut tables)
         } else {
-            self.planner.reconcile(balancer, &mut self.dirty, &mut tables)
+            self.planner.reconcile(desired, &mut self.dirty, &mut tables)
         };
         self.waits_for_grace = !outcome.waiting.is_empty();
+        let fails = |problem: &Problem<_>| match problem {
+            Problem::Write { error, .. } => !matches!(error, MapError::Full { .. }),
+            Problem::Full(_) | Problem::Name(_) | Problem::NoService(_) => false,
+        };
+        self.writes_fail = outcome.failures.iter().any(|failure| fails(&failure.problem));
         self.writes.operations += outcome.writes;
         self.writes.failures += outcome.failures.len() as u64;
         self.metrics.write_failures.inc_by(outcome.failures.len() as u64);
         self.writes.outstanding = (self.dirty.services.len() + self.dirty.frontends.len()) as u64;
         self.metrics.outstanding.set(i64::try_from(self.writes.outstanding).unwrap_or(i64::MAX));
-        let refused = Refused::new(&outcome.failures, balancer);
+        let refused = Refused::new(&outcome.failures, desired);
         let news = refused.news(&self.refused);
         for reject in news.iter().take(MOST_PROBLEMS) {
             tracing::warn!(%reject, "it is tried again");

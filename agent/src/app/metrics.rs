@@ -1,6 +1,8 @@
 //! The agent's metrics. Those that Cilium has too bear Cilium's names and labels, with `cilium_` in front
 //! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
 
+mod api_server;
+
 use std::sync::{Arc, OnceLock};
 
 use portway_datapath::layout;
@@ -18,6 +20,7 @@ use prometheus::{
 };
 
 use super::datapath::{Cause, Refused};
+use super::watches::Watches;
 use crate::maps::{KernelTables, MapError, MapId, MapReader};
 
 /// From a change's sight to its last write: half a millisecond to 4 seconds.
@@ -139,10 +142,15 @@ impl Metrics {
         let _ = self.maps.set(reader);
     }
 
+    /// From now on the API server's watches are read at each scrape.
+    pub(super) fn watch_api_server(&self, watches: Watches) -> prometheus::Result<()> {
+        self.registry.register(Box::new(api_server::WatchCollector::new(watches)?))
+    }
+
     /// Counts an event that `balancer` has not applied yet.
-    pub(super) fn object_changed(&self, event: &Event, balancer: &LoadBalancer) {
+    pub(super) fn object_changed(&self, event: &Event, source: &str, balancer: &LoadBalancer) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        self.event_time.with_label_values(&["directory"]).set(now.as_secs_f64());
+        self.event_time.with_label_values(&[source]).set(now.as_secs_f64());
         let action = match event {
             Event::Apply(Object::Service(service)) if balancer.has_service(&service.name) => "update",
             Event::Apply(Object::Service(_)) => "add",
@@ -223,21 +231,22 @@ impl TableWriter for Counted<'_> {
 /// Sizes of the maps and counters of the programs, read at each scrape.
 struct MapCollector {
     maps: Arc<OnceLock<MapReader>>,
-    pressure: GaugeVec,
+    /// The same under Cilium's name and under our own.
+    pressure: [GaugeVec; 2],
     bytes: Gauge,
     events: IntGaugeVec,
 }
 
 impl MapCollector {
     fn new(maps: Arc<OnceLock<MapReader>>) -> prometheus::Result<Self> {
-        let pressure = Opts::new("cilium_bpf_map_pressure", "Used part of a map, 1 is full");
+        let pressure = |name| GaugeVec::new(Opts::new(name, "Used part of a map, 1 is full"), &["map_name"]);
         let bytes =
             Opts::new("cilium_bpf_maps_virtual_memory_max_bytes", "Kernel memory of the agent's maps");
         let events =
             Opts::new("portway_socket_events", "What the programs did since their maps were made, by event");
         Ok(Self {
             maps,
-            pressure: GaugeVec::new(pressure, &["map_name"])?,
+            pressure: [pressure("cilium_bpf_map_pressure")?, pressure("portway_map_pressure")?],
             bytes: Gauge::with_opts(bytes)?,
             events: IntGaugeVec::new(events, &["event"])?,
         })
@@ -249,7 +258,9 @@ impl MapCollector {
             // Maps of a fixed size are full by nature: an alert on pressure must not fire for them.
             if let Some(used) = fact.used.filter(|_| !matches!(fact.id, MapId::Config | MapId::Metrics)) {
                 let pressure = f64::from(used) / f64::from(fact.max.max(1));
-                self.pressure.with_label_values(&[fact.id.name()]).set(pressure);
+                for gauge in &self.pressure {
+                    gauge.with_label_values(&[fact.id.name()]).set(pressure);
+                }
             }
         }
         self.bytes.set(facts.iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>() as f64);
@@ -262,7 +273,8 @@ impl MapCollector {
 
 impl Collector for MapCollector {
     fn desc(&self) -> Vec<&Desc> {
-        [self.pressure.desc(), self.bytes.desc(), self.events.desc()].concat()
+        let [cilium, ours] = &self.pressure;
+        [cilium.desc(), ours.desc(), self.bytes.desc(), self.events.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -271,7 +283,8 @@ impl Collector for MapCollector {
             tracing::warn!(%error, "the kernel maps cannot be read for the metrics");
             return Vec::new();
         }
-        [self.pressure.collect(), self.bytes.collect(), self.events.collect()].concat()
+        let [cilium, ours] = &self.pressure;
+        [cilium.collect(), ours.collect(), self.bytes.collect(), self.events.collect()].concat()
     }
 }
 

@@ -1,116 +1,145 @@
-//! The directory of manifests as a source of objects.
+//! Where objects come from: a directory of manifests, the API server, or both.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+mod directory;
+mod watched;
+
 use std::time::Instant;
 
-use portway_model::k8s::{Change, FileProblem, Manifests};
+use portway_model::k8s::{Change, Event as ObjectEvent, FileProblem, Manifests, Node, Object, ObjectKind};
 use portway_model::loadbalancer::LoadBalancer;
 use portway_runtime::directory::{DirectoryError, Event};
+use portway_runtime::kubernetes::WatchEvent;
 
 use super::metrics::Metrics;
+use super::watches::Watches;
 use crate::api;
+use crate::config::Config;
+use directory::{Files, Told};
+pub(super) use watched::KINDS;
+use watched::Kinds;
 
-/// What became of the source.
+/// What each source has told so far. A source that is not configured has told everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    FirstSync,
-    Synced,
-    /// The directory is gone; its last objects are kept.
-    Missing,
+pub(super) struct Synced {
+    pub(super) directory: bool,
+    /// Services and EndpointSlices: one without the other says little.
+    pub(super) services: bool,
+    pub(super) pods: bool,
+    pub(super) node: bool,
+    /// Whether any source that is there has synced.
+    pub(super) any: bool,
 }
 
-/// Objects of the directory, and what is wrong with it.
-pub(super) struct Source {
-    path: PathBuf,
+impl Synced {
+    /// Whether everything is known that services and their backends are made of.
+    pub(super) const fn knows_services(&self) -> bool {
+        self.directory && self.services
+    }
+
+    pub(super) const fn all(&self) -> bool {
+        self.knows_services() && self.pods && self.node
+    }
+}
+
+/// Objects, whoever has them, and what is wrong with their sources.
+pub(super) struct Sources {
     manifests: Manifests,
-    state: State,
-    has_synced: bool,
-    files: BTreeSet<PathBuf>,
-    unreadable: BTreeMap<PathBuf, String>,
-    /// Why the directory cannot be followed at present.
-    trouble: Option<String>,
+    directory: Option<Files>,
+    api_server: Option<(Kinds, Watches)>,
     last_change: Option<Instant>,
     /// Bytes that the batch under way has read.
     batch_bytes: usize,
+    /// This node, as it was told of last.
+    node: Option<std::sync::Arc<Node>>,
+    node_name: String,
 }
 
-impl Source {
-    pub(super) fn new(path: &Path) -> Self {
+impl Sources {
+    pub(super) fn new(config: &Config, watches: Option<Watches>) -> Self {
         Self {
-            path: path.to_owned(),
             manifests: Manifests::new(),
-            state: State::FirstSync,
-            has_synced: false,
-            files: BTreeSet::new(),
-            unreadable: BTreeMap::new(),
-            trouble: None,
+            directory: config.source_dir.as_deref().map(Files::new),
+            api_server: watches.map(|watches| (Kinds::default(), watches)),
             last_change: None,
             batch_bytes: 0,
+            node: None,
+            node_name: config.node_name.clone(),
         }
     }
 
-    pub(super) const fn has_synced(&self) -> bool {
-        self.has_synced
+    pub(super) fn synced(&self) -> Synced {
+        let directory = self.directory.as_ref().map(Files::has_synced);
+        let kinds = self.api_server.as_ref().map(|(kinds, _)| kinds);
+        let kind = |kind| kinds.map(|kinds| kinds.has_synced(kind));
+        let services =
+            kinds.map(|k| k.has_synced(ObjectKind::Service) && k.has_synced(ObjectKind::EndpointSlice));
+        Synced {
+            directory: directory.unwrap_or(true),
+            services: services.unwrap_or(true),
+            pods: kind(ObjectKind::Pod).unwrap_or(true),
+            node: kind(ObjectKind::Node).unwrap_or(true),
+            any: directory.unwrap_or(false) || services.unwrap_or(false),
+        }
+    }
+
+    /// What has not synced yet, for people.
+    pub(super) fn unsynced(&self) -> Vec<String> {
+        let directory = self.directory.as_ref().filter(|files| !files.has_synced());
+        let directory = directory.map(|files| files.path().display().to_string());
+        let kinds = self.api_server.iter().flat_map(|(kinds, _)| {
+            KINDS.into_iter().filter(|kind| !kinds.has_synced(*kind)).map(|kind| kind.name().to_owned())
+        });
+        directory.into_iter().chain(kinds).collect()
     }
 
     /// Takes what the directory told into the model. Returns whether the batch is closed.
-    pub(super) fn take(&mut self, event: Event, balancer: &mut LoadBalancer, metrics: &Metrics) -> bool {
-        let change = match event {
-            Event::File { path, content } => {
-                self.unreadable.remove(&path);
-                self.batch_bytes += content.len();
-                let change = self.manifests.apply(&path, &content);
-                self.files.insert(path);
-                change
+    pub(super) fn take_file(&mut self, event: Event, balancer: &mut LoadBalancer, metrics: &Metrics) -> bool {
+        let Some(files) = &mut self.directory else { return false };
+        match files.take(event, &mut self.manifests) {
+            Told::Change(change, bytes) => {
+                self.batch_bytes += bytes;
+                self.last_change = Some(Instant::now());
+                let node = apply(change, "directory", balancer, metrics, &self.node_name);
+                self.node = node.or(self.node.take());
+                false
             }
-            Event::Removed { path } => {
-                self.unreadable.remove(&path);
-                self.files.remove(&path);
-                self.manifests.remove(&path)
-            }
-            Event::Unreadable { path, reason } => {
-                tracing::warn!(path = %path.display(), reason, "a file cannot be read; its last objects stay");
-                self.unreadable.insert(path, reason);
-                return false;
-            }
-            Event::Missing { reason } => {
-                tracing::warn!(path = %self.path.display(), reason, "the directory is missing; its last objects stay");
-                self.state = State::Missing;
-                return false;
-            }
-            Event::Settled => {
-                self.trouble = None;
-                self.state = State::Synced;
-                self.has_synced = true;
-                return true;
-            }
-        };
-        self.state = if self.has_synced { State::Synced } else { State::FirstSync };
-        self.last_change = Some(Instant::now());
-        self.note(&change);
-        for event in change.events {
-            metrics.object_changed(&event, balancer);
-            balancer.apply(event);
+            Told::Settled => true,
+            Told::Nothing => false,
         }
-        false
+    }
+
+    /// Takes what a watch of `kind` told into the model.
+    pub(super) fn take_watched(
+        &mut self,
+        kind: &str,
+        event: &WatchEvent,
+        balancer: &mut LoadBalancer,
+        metrics: &Metrics,
+    ) {
+        let Some((kinds, _)) = &mut self.api_server else { return };
+        let (node, name) = (&mut self.node, &self.node_name);
+        let bytes = kinds.take(kind, event, &mut self.manifests, |change| {
+            if let Some(seen) = apply(change, "k8s", balancer, metrics, name) {
+                *node = Some(seen);
+            }
+        });
+        self.batch_bytes += bytes;
+        self.last_change = Some(Instant::now());
     }
 
     /// The directory cannot be followed; it is tried again.
     pub(super) fn failed(&mut self, error: &DirectoryError) {
-        let trouble = error.to_string();
-        if self.trouble.as_ref() != Some(&trouble) {
-            tracing::warn!(path = %self.path.display(), %error, "the directory cannot be followed; its last objects stay");
+        if let Some(files) = &mut self.directory {
+            files.failed(error);
         }
-        self.trouble = Some(trouble);
     }
 
     /// Files that nobody knows the objects of. O(files).
     pub(super) fn silent_files(&self) -> usize {
-        self.unreadable.len() + self.manifests.problems().count()
+        self.directory.as_ref().map_or(0, |files| files.silent(&self.manifests))
     }
 
-    /// When an object was last seen to change.
+    /// When something was last told.
     pub(super) const fn last_change(&self) -> Option<Instant> {
         self.last_change
     }
@@ -120,54 +149,69 @@ impl Source {
         std::mem::take(&mut self.batch_bytes)
     }
 
-    fn note(&mut self, change: &Change) {
-        if let Some(problem) = &change.problem {
-            let FileProblem { path, reason, kept_objects } = problem;
-            let path = path.display();
-            if *kept_objects == 0 {
-                tracing::warn!(%path, reason, "a file is not used");
-            } else {
-                tracing::warn!(%path, reason, kept_objects, "a file is broken; its objects of before are served");
-            }
-        }
-        for reject in &change.rejects {
-            let api::Reject { kind, name, field, value, reason } = reject;
-            tracing::warn!(kind, name, field, value, reason, "not used");
-        }
+    /// This node, as it was told of last; it stays where it is deleted.
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.node.as_deref()
+    }
+
+    pub(super) const fn manifests(&self) -> &Manifests {
+        &self.manifests
     }
 
     pub(super) fn rejects(&self) -> impl Iterator<Item = api::Reject> {
         self.manifests.rejects()
     }
 
-    pub(super) fn status(&self) -> api::Source {
-        let objects = self.manifests.object_count() as u64;
-        let broken = |path: &Path, reason: &str, kept_objects: u64| {
-            let (path, reason) = (path.display().to_string(), reason.to_owned());
-            (path.clone(), api::BrokenFile { path, reason, kept_objects })
-        };
-        let unused = self.manifests.problems();
-        let unused =
-            unused.map(|problem| broken(&problem.path, &problem.reason, problem.kept_objects as u64));
-        let unreadable = self.unreadable.iter();
-        let unreadable = unreadable
-            .map(|(path, reason)| broken(path, reason, self.manifests.object_count_of(path) as u64));
-        let trouble = self.trouble.iter().map(|trouble| broken(&self.path, trouble, objects));
-        // What cannot be read now is newer than what could not be parsed.
-        let broken: BTreeMap<String, api::BrokenFile> = unused.chain(unreadable).chain(trouble).collect();
-        api::Source {
-            kind: "directory".to_owned(),
-            path: self.path.display().to_string(),
-            state: match self.state {
-                State::FirstSync => "first sync",
-                State::Synced => "synced",
-                State::Missing => "missing",
-            }
-            .to_owned(),
-            files: self.files.len() as u64,
-            objects,
-            last_change_seconds: self.last_change.map(|at| at.elapsed().as_secs_f64()),
-            broken: broken.into_values().collect(),
+    pub(super) fn status(&self) -> Vec<api::Source> {
+        let directory = self.directory.as_ref().map(|files| files.status(&self.manifests));
+        let api_server = self.api_server.as_ref().map(|(kinds, watches)| api::Source {
+            kind: api::Source::API_SERVER.to_owned(),
+            path: watches.client_status().server,
+            state: if KINDS.iter().all(|kind| kinds.has_synced(*kind)) { "synced" } else { "first sync" }
+                .to_owned(),
+            objects: KINDS.iter().map(|kind| self.manifests.watched_count(*kind) as u64).sum(),
+            last_change_seconds: kinds.last_change().map(|age| age.as_secs_f64()),
+            api_server: Some(watches.status(|kind| self.manifests.watched_count(kind) as u64)),
+            ..api::Source::default()
+        });
+        directory.into_iter().chain(api_server).collect()
+    }
+}
+
+/// Takes a change into the model. Returns this node, where the change told of it.
+fn apply(
+    change: Change,
+    source: &'static str,
+    balancer: &mut LoadBalancer,
+    metrics: &Metrics,
+    node_name: &str,
+) -> Option<std::sync::Arc<Node>> {
+    note(&change);
+    let mut node = None;
+    for event in change.events {
+        metrics.object_changed(&event, source, balancer);
+        if let ObjectEvent::Apply(Object::Node(seen)) = &event
+            && *seen.name == *node_name
+        {
+            node = Some(std::sync::Arc::clone(seen));
         }
+        balancer.apply(event);
+    }
+    node
+}
+
+fn note(change: &Change) {
+    if let Some(problem) = &change.problem {
+        let FileProblem { path, reason, kept_objects } = problem;
+        let path = path.display();
+        if *kept_objects == 0 {
+            tracing::warn!(%path, reason, "a file is not used");
+        } else {
+            tracing::warn!(%path, reason, kept_objects, "a file is broken; its objects of before are served");
+        }
+    }
+    for reject in &change.rejects {
+        let api::Reject { kind, name, field, value, reason } = reject;
+        tracing::warn!(kind, name, field, value, reason, "not used");
     }
 }

@@ -1,8 +1,10 @@
 //! What `portway status` shows of the owner's side.
 
+mod sources;
+
 use super::metrics::Tallies;
 use crate::api::{
-    self, BrokenFile, Counts, Device, Kernel, KubeProxyReplacement, ServiceSupport, Status, Writes, counted,
+    self, Counts, Device, Kernel, KubeProxyReplacement, ServiceSupport, Status, Writes, counted,
 };
 use crate::config::Config;
 use crate::maps::MapId;
@@ -17,7 +19,9 @@ pub(super) struct Facts<'a> {
     pub(super) config: &'a Config,
     pub(super) addresses: &'a LocalAddresses,
     pub(super) kernel: Kernel,
-    pub(super) source: api::Source,
+    pub(super) sources: Vec<api::Source>,
+    /// What no source has told to its end although `k8s-sync-timeout` is over.
+    pub(super) late: Vec<String>,
     pub(super) tallies: Tallies,
     pub(super) writes: Writes,
     pub(super) without_maglev: usize,
@@ -51,8 +55,18 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 /// All but what the maps themselves and the process tell ([`super::http`] adds that).
 pub(super) fn build(facts: Facts<'_>) -> Status {
-    let Facts { config, addresses, kernel, source, tallies, writes, without_maglev, serving, silent_files } =
-        facts;
+    let Facts {
+        config,
+        addresses,
+        kernel,
+        sources,
+        late,
+        tallies,
+        writes,
+        without_maglev,
+        serving,
+        silent_files,
+    } = facts;
     let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
     let mut warnings = config.warnings.clone();
     if let Some(error) = &writes.last_error {
@@ -63,10 +77,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         );
         warnings.push(format!("{outstanding}: {error}"));
     }
-    if source.state == "missing" {
-        warnings.push(format!("{} is missing; its last objects are served", source.path));
-    }
-    warnings.extend(source.broken.iter().map(broken_file));
+    warnings.extend(sources::warnings(&sources, &late));
     if silent_files > 0 {
         let files = counted(silent_files as u64, "file", "files");
         warnings.push(format!(
@@ -94,7 +105,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         waiting_for: Vec::new(),
         kube_proxy_replacement: replacement(config, addresses, serving),
         kernel,
-        sources: vec![source],
+        sources,
         counts: Counts {
             service_ports: usage.services.into(),
             frontends: usage.frontends.into(),
@@ -108,15 +119,6 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         writes,
         warnings,
     }
-}
-
-fn broken_file(broken: &BrokenFile) -> String {
-    let BrokenFile { path, reason, kept_objects } = broken;
-    if *kept_objects == 0 {
-        return format!("{path} is not used: {reason}");
-    }
-    let objects = counted(*kept_objects, "object of before is", "objects of before are");
-    format!("{path} is broken; its {objects} served: {reason}")
 }
 
 /// What is said of `number` connections that `pw_sock`, of `entries`, had no room for; the other maps that programs
@@ -189,12 +191,6 @@ mod tests {
 
     #[test]
     fn a_warning_counts_in_the_singular_too() {
-        let broken = |kept_objects| {
-            broken_file(&BrokenFile { path: "a.yaml".to_owned(), reason: "no".to_owned(), kept_objects })
-        };
-        assert_eq!(broken(0), "a.yaml is not used: no");
-        assert_eq!(broken(1), "a.yaml is broken; its 1 object of before is served: no");
-        assert_eq!(broken(3), "a.yaml is broken; its 3 objects of before are served: no");
         assert_eq!(unremembered(0, 1024), None);
         assert!(unremembered(1, 1024).unwrap().starts_with("1 connection was not remembered"));
     }

@@ -53,7 +53,15 @@ const TABLE: &[(&str, &str)] = &[
     ("enable-k8s-terminating-endpoint", "true"),
     ("enable-health-check-nodeport", "true"),
     ("service-no-backend-response", "reject"),
+    ("kube-proxy-replacement-healthz-bind-address", ""),
     ("k8s-service-proxy-name", ""),
+    ("k8s-kubeconfig-path", ""),
+    ("k8s-api-server", ""),
+    ("k8s-api-server-urls", ""),
+    ("k8s-client-qps", "10"),
+    ("k8s-client-burst", "20"),
+    ("k8s-heartbeat-timeout", "30s"),
+    ("k8s-sync-timeout", "3m"),
     ("bpf-ct-global-tcp-max", "524288"),
     ("bpf-ct-global-any-max", "262144"),
     ("bpf-nat-global-max", "524288"),
@@ -124,14 +132,18 @@ const TABLE: &[(&str, &str)] = &[
     ("config-dir", ""),
 ];
 
-/// Starts in a pod with the ConfigMap mounted and nothing else but a directory of manifests.
+/// Starts in a pod with the ConfigMap mounted and nothing else but where objects come from.
 fn start(rendered: &str) -> Result<Loaded, Problems> {
     let dir = tempfile::tempdir().unwrap();
     for line in rendered.lines() {
         let (key, value) = line.split_once(':').unwrap();
         fs::write(dir.path().join(key), value.trim_start()).unwrap();
     }
-    let flags = ["--source-dir=/m".to_owned(), format!("--config-dir={}", dir.path().display())];
+    let flags = [
+        "--source-dir=/m".to_owned(),
+        "--k8s-api-server=https://192.0.2.1:6443".to_owned(),
+        format!("--config-dir={}", dir.path().display()),
+    ];
     load(Invocation {
         arguments: flags.map(OsString::from).into(),
         environment: vec![("KUBERNETES_SERVICE_HOST".into(), "10.96.0.1".into())],

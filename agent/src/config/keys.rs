@@ -10,6 +10,9 @@ const OBSERVING: &str = "Watching the agent";
 /// Entries that a key may ask for; a service index has 24 bits.
 const ENTRIES: Kind = Kind::Integer { min: 0, max: 0x00ff_ffff };
 
+const SERVERS: Kind = Kind::Text("URLs such as https://192.0.2.1:6443, separated by commas, or nothing");
+const DURATION: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m");
+
 const fn key(
     group: &'static str,
     name: &'static str,
@@ -71,7 +74,58 @@ pub(super) const KEYS: &[Key] = &[
         "source-dir",
         Kind::Path,
         "",
-        "A directory of manifests (*.yaml, *.yml, *.json), followed live with its subdirectories and symlinks",
+        "A directory of manifests (*.yaml, *.yml, *.json), followed live with its subdirectories and symlinks; of an \
+         object that the API server has too, the file's counts",
+    ),
+    key(
+        SOURCES,
+        "k8s-kubeconfig-path",
+        Kind::Path,
+        "",
+        "Reach the API server as this kubeconfig says; without it a pod uses its service account",
+    ),
+    key(
+        SOURCES,
+        "k8s-api-server",
+        SERVERS,
+        "",
+        "The API server's address, in place of the kubeconfig's or the pod environment's: one that is reached without \
+         the services that this agent programs",
+    ),
+    key(
+        SOURCES,
+        "k8s-api-server-urls",
+        SERVERS,
+        "",
+        "Several API servers of the cluster, tried in turn; wins over k8s-api-server",
+    ),
+    key(
+        SOURCES,
+        "k8s-client-qps",
+        Kind::Integer { min: 1, max: 100_000 },
+        "10",
+        "Requests a second to the API server, over everything",
+    ),
+    key(
+        SOURCES,
+        "k8s-client-burst",
+        Kind::Integer { min: 1, max: 100_000 },
+        "20",
+        "Requests that may be sent to the API server at once after a quiet while",
+    ),
+    key(
+        SOURCES,
+        "k8s-heartbeat-timeout",
+        DURATION,
+        "30s",
+        "A connection to the API server that does not answer for so long is given up",
+    ),
+    key(
+        SOURCES,
+        "k8s-sync-timeout",
+        DURATION,
+        "3m",
+        "A first list that takes longer shows in status and log; nothing else comes of it, and it is waited for",
     ),
     // Services.
     key(
@@ -238,6 +292,13 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Integer { min: 0, max: 65_535 },
         "9879",
         "Port of /healthz on 127.0.0.1; 0 is off",
+    ),
+    key(
+        OBSERVING,
+        "kube-proxy-replacement-healthz-bind-address",
+        Kind::Text("an address and a port, such as 0.0.0.0:10256, or nothing"),
+        "",
+        "Where /healthz and /livez say what kube-proxy's say, for load balancers that probe nodes; nothing is off",
     ),
     key(
         OBSERVING,

@@ -28,7 +28,7 @@ fn defaults_are_those_of_the_table() {
     assert!(config.sizes_are_default && config.maglev.is_none());
     assert_eq!(config.node_port_range, PortRange { first: 30_000, last: 32_767 });
     assert_eq!(config.health_address, Some("127.0.0.1:9879".parse().unwrap()));
-    assert_eq!(config.metrics_address, None);
+    assert_eq!((config.metrics_address, config.proxy_health_address), (None, None));
     let settings = config.node_settings();
     assert!(
         settings.protects(30_000) && settings.guards_external_ips() && !settings.is_host_namespace_only()
@@ -76,6 +76,89 @@ fn what_has_no_default_outside_a_pod_is_asked_for() {
 }
 
 #[test]
+fn a_directory_or_an_api_server_is_needed_and_both_may_be_there() {
+    let config = with(&[]).unwrap();
+    assert_eq!((config.source_dir, config.api_server), (Some("/m".into()), None));
+    let kubeconfig = ["--k8s-kubeconfig-path=/k", "--cgroup-root=/c"];
+    let loaded = load(invocation(&kubeconfig, &[])).unwrap();
+    let api_server = loaded.config.api_server.unwrap();
+    assert_eq!((loaded.config.source_dir, loaded.warnings), (None, Vec::new()));
+    assert_eq!((api_server.kubeconfig, api_server.servers), (Some("/k".into()), Vec::new()));
+    let both = with(&["--k8s-api-server=192.0.2.1:6443", "--k8s-client-qps=7"]).unwrap();
+    let api_server = both.api_server.unwrap();
+    assert_eq!(
+        (both.source_dir, api_server.servers[0].as_str()),
+        (Some("/m".into()), "https://192.0.2.1:6443")
+    );
+    assert_eq!((api_server.qps, api_server.burst), (7, 20));
+    // A rate alone asks for nothing.
+    assert_eq!(with(&["--k8s-client-qps=7"]).unwrap().api_server, None);
+}
+
+#[test]
+fn a_pod_that_would_reach_the_api_server_by_a_service_is_warned() {
+    let pod = [("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
+    let warnings = |arguments: &[&str]| load(invocation(arguments, &pod)).unwrap().warnings;
+    let by_service = warnings(&[]);
+    assert!(
+        by_service.len() == 1 && by_service[0].to_string().contains("k8s-api-server-urls"),
+        "{by_service:?}"
+    );
+    for way in [
+        "--k8s-api-server=https://192.0.2.1:6443",
+        "--k8s-api-server-urls=https://192.0.2.1:6443",
+        "--k8s-kubeconfig-path=/k",
+        // Then kube-proxy serves that service.
+        "--kube-proxy-replacement=false",
+    ] {
+        assert_eq!(warnings(&[way]), [], "{way}");
+    }
+}
+
+#[test]
+fn servers_of_the_api_are_urls() {
+    let servers = |value: &str| {
+        with(&["--k8s-api-server=https://single", &format!("--k8s-api-server-urls={value}")])
+            .map(|config| config.api_server.unwrap().servers)
+    };
+    let several = servers("https://192.0.2.1:6443, http://[2001:db8::1]:8080 api.example/cluster").unwrap();
+    assert_eq!(
+        several,
+        ["https://192.0.2.1:6443", "http://[2001:db8::1]:8080", "https://api.example/cluster"]
+    );
+    assert_eq!(servers("").unwrap(), ["https://single"]);
+    for bad in [
+        "https://",
+        "ftp://a",
+        "https://a:b",
+        "https://a:0",
+        "https://a:65536",
+        "https://a?b",
+        "https://a b://",
+    ] {
+        let problems = servers(bad).unwrap_err().to_string();
+        assert!(problems.contains("write e.g. https://192.0.2.1:6443"), "{bad}: {problems}");
+    }
+}
+
+#[test]
+fn every_problem_of_the_api_servers_keys_is_named_at_once() {
+    let problems = problems(&[
+        "--k8s-client-qps=0",
+        "--k8s-heartbeat-timeout=30",
+        "--k8s-sync-timeout=0s",
+        "--k8s-kubeconfig-path=config",
+    ]);
+    let keys = ["k8s-client-qps", "k8s-heartbeat-timeout", "k8s-kubeconfig-path", "k8s-sync-timeout"];
+    assert_eq!(problems.len(), keys.len(), "{problems:?}");
+    assert!(keys.iter().zip(&problems).all(|(key, problem)| problem.starts_with(key)), "{problems:?}");
+    let config =
+        with(&["--k8s-api-server=a", "--k8s-heartbeat-timeout=1m30s", "--k8s-sync-timeout=2h"]).unwrap();
+    let api_server = config.api_server.unwrap();
+    assert_eq!((api_server.heartbeat.as_secs(), api_server.sync_timeout.as_secs()), (90, 7200));
+}
+
+#[test]
 fn the_nodes_name_is_taken_from_the_strongest_place() {
     let environment = [("K8S_NODE_NAME", "b"), ("PORTWAY_NODE_NAME", "a")];
     let required = ["--source-dir=/m", "--cgroup-root=/c"];
@@ -118,6 +201,7 @@ fn values_are_parsed_as_cilium_writes_them() {
         "--node-port-range=31000,31999",
         "--nodeport-addresses=10.0.0.0/8,fd00::/8",
         "--prometheus-serve-addr=:9962",
+        "--kube-proxy-replacement-healthz-bind-address=0.0.0.0:10256",
         "--bpf-lb-algorithm=maglev",
         "--bpf-lb-maglev-table-size=65521",
         "--kube-proxy-replacement=disabled",
@@ -131,6 +215,7 @@ fn values_are_parsed_as_cilium_writes_them() {
         |addr: &str| config.node_port_addresses.iter().any(|cidr| cidr.contains(addr.parse().unwrap()));
     assert!(covers("10.9.8.7") && covers("fd12::1") && !covers("11.0.0.1") && !covers("fe80::1"));
     assert_eq!(config.metrics_address, Some("[::]:9962".parse().unwrap()));
+    assert_eq!(config.proxy_health_address, Some("0.0.0.0:10256".parse().unwrap()));
     let maglev = config.maglev.unwrap();
     assert_eq!(maglev.table_size, 65_521);
     assert_eq!(maglev.seed.0, [0x24, 0xb7, 0xef, 0x82, 0x71, 0xdc, 0xda, 0x46, 0x92, 0x50, 0x56, 0x88]);

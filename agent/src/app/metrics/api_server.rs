@@ -1,0 +1,126 @@
+//! Metrics of the API server's watches, read at each scrape.
+
+use portway_runtime::kubernetes::{ClientStatus, WatchStatus};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGauge, Opts};
+
+use crate::app::watches::Watches;
+
+pub(super) struct WatchCollector {
+    watches: Watches,
+    age: GaugeVec,
+    relists: IntCounterVec,
+    resumes: IntCounterVec,
+    events: IntCounterVec,
+    errors: IntCounterVec,
+    requests: IntCounterVec,
+    throttled: CounterVec,
+    reachable: IntGauge,
+}
+
+impl WatchCollector {
+    pub(super) fn new(watches: Watches) -> prometheus::Result<Self> {
+        let counter = |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        Ok(Self {
+            watches,
+            age: GaugeVec::new(
+                Opts::new("portway_watch_age_seconds", "Seconds since a watch last showed that it lives"),
+                &["kind"],
+            )?,
+            relists: counter("portway_watch_relists_total", "Lists after the first one", &["kind"])?,
+            resumes: counter(
+                "portway_watch_resumes_total",
+                "Watches that went on where another had ended",
+                &["kind"],
+            )?,
+            events: counter("portway_watch_events_total", "Events of watches", &["kind"])?,
+            errors: counter(
+                "portway_watch_errors_total",
+                "What ended watches and lists, by reason",
+                &["kind", "reason"],
+            )?,
+            requests: counter(
+                "portway_kubernetes_requests_total",
+                "Requests to the API server, by HTTP status or why there was none",
+                &["code"],
+            )?,
+            throttled: CounterVec::new(
+                Opts::new(
+                    "portway_kubernetes_throttled_seconds_total",
+                    "Seconds that requests waited for k8s-client-qps",
+                ),
+                &[],
+            )?,
+            reachable: IntGauge::new(
+                "portway_kubernetes_reachable",
+                "1 unless the last request found no API server that could answer it",
+            )?,
+        })
+    }
+
+    fn read_watch(&self, status: &WatchStatus) {
+        let kind = &[status.kind];
+        self.age.with_label_values(kind).set(status.age_seconds);
+        set(&self.relists, kind, status.relists);
+        set(&self.resumes, kind, status.resumes);
+        set(&self.events, kind, status.events);
+        for (reason, number) in &status.errors {
+            set(&self.errors, &[status.kind, reason], *number);
+        }
+    }
+
+    fn read_client(&self, status: &ClientStatus) {
+        for (code, number) in &status.answers {
+            set(&self.requests, &[&code.to_string()], *number);
+        }
+        // Failures with a status are among the answers.
+        let unanswered = status.failures.iter().filter(|(label, _)| label.parse::<u16>().is_err());
+        for (label, number) in unanswered {
+            set(&self.requests, &[label], *number);
+        }
+        let throttled = self.throttled.with_label_values::<&str>(&[]);
+        throttled.inc_by((status.throttled_seconds - throttled.get()).max(0.0));
+        self.reachable.set((status.reachable != Some(false)).into());
+    }
+}
+
+/// Raises a counter to what was counted elsewhere.
+fn set(counter: &IntCounterVec, labels: &[&str], number: u64) {
+    let counter = counter.with_label_values(labels);
+    counter.inc_by(number.saturating_sub(counter.get()));
+}
+
+impl Collector for WatchCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        [
+            self.age.desc(),
+            self.relists.desc(),
+            self.resumes.desc(),
+            self.events.desc(),
+            self.errors.desc(),
+            self.requests.desc(),
+            self.throttled.desc(),
+            self.reachable.desc(),
+        ]
+        .concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for status in self.watches.watch_status() {
+            self.read_watch(&status);
+        }
+        self.read_client(&self.watches.client_status());
+        [
+            self.age.collect(),
+            self.relists.collect(),
+            self.resumes.collect(),
+            self.events.collect(),
+            self.errors.collect(),
+            self.requests.collect(),
+            self.throttled.collect(),
+            self.reachable.collect(),
+        ]
+        .concat()
+    }
+}

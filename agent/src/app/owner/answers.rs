@@ -1,0 +1,47 @@
+//! What others ask the owner.
+
+use super::{Owner, Question};
+use crate::api;
+use crate::app::metrics::Tallies;
+use crate::app::status;
+
+impl Owner {
+    pub(super) fn tallies(&self) -> Tallies {
+        let addresses = self.local_addresses.interfaces.iter().map(|interface| interface.addresses.len());
+        Tallies {
+            rejects: self.rejects().count() as u64,
+            clashes: self.balancer.conflicts().count() as u64,
+            broken_files: self.sources.status().iter().map(|source| source.broken.len() as u64).sum(),
+            local_addresses: addresses.sum::<usize>() as u64,
+            usage: self.datapath.planner().usage(),
+        }
+    }
+
+    fn rejects(&self) -> impl Iterator<Item = api::Reject> {
+        self.sources.rejects().chain(self.balancer.rejects())
+    }
+
+    pub(super) fn answer(&self, question: Question) {
+        // Whoever asked may have gone meanwhile: then nobody needs the answer.
+        match question {
+            Question::Status(to) => drop(to.send(self.status())),
+            Question::Rejects(to) => drop(to.send(self.rejects().collect())),
+            Question::Clashes(to) => drop(to.send(self.balancer.conflicts().collect())),
+        }
+    }
+
+    fn status(&self) -> api::Status {
+        status::build(status::Facts {
+            config: &self.config,
+            addresses: &self.local_addresses,
+            kernel: self.kernel.clone(),
+            sources: self.sources.status(),
+            late: if self.first_sync.is_late() { self.sources.unsynced() } else { Vec::new() },
+            tallies: self.tallies(),
+            writes: self.datapath.writes(),
+            without_maglev: self.datapath.planner().without_maglev().len(),
+            serving: self.serves,
+            silent_files: if self.prune_is_due && self.is_exact { self.sources.silent_files() } else { 0 },
+        })
+    }
+}

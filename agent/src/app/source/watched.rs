@@ -1,0 +1,72 @@
+//! The API server's objects as the watches tell them.
+
+use std::time::{Duration, Instant};
+
+use portway_model::k8s::{Change, Manifests, ObjectKind, Watched};
+use portway_runtime::kubernetes::WatchEvent;
+use serde_json::value::RawValue;
+
+/// The kinds that are watched.
+pub(in crate::app) const KINDS: [ObjectKind; 4] =
+    [ObjectKind::Service, ObjectKind::EndpointSlice, ObjectKind::Pod, ObjectKind::Node];
+
+/// How far the owner has come with each kind: a watch may be ahead of it.
+#[derive(Default)]
+pub(super) struct Kinds {
+    /// Kinds of which a list was read to its end.
+    synced: [bool; KINDS.len()],
+    last_change: Option<Instant>,
+}
+
+impl Kinds {
+    pub(super) fn has_synced(&self, kind: ObjectKind) -> bool {
+        KINDS.iter().zip(self.synced).any(|(known, synced)| *known == kind && synced)
+    }
+
+    pub(super) fn last_change(&self) -> Option<Duration> {
+        self.last_change.map(|at| at.elapsed())
+    }
+
+    /// What an event of `kind` changes, object by object; how many bytes it had.
+    pub(super) fn take(
+        &mut self,
+        kind: &str,
+        event: &WatchEvent,
+        manifests: &mut Manifests,
+        mut each: impl FnMut(Change),
+    ) -> usize {
+        let Some((at, kind)) = KINDS.iter().enumerate().find(|(_, known)| known.name() == kind) else {
+            tracing::warn!(kind, "a watch that nobody began told something");
+            return 0;
+        };
+        let mut bytes = 0;
+        let mut one = |watched: Watched<'_>| each(manifests.watched(*kind, watched));
+        let mut text = |object: &RawValue| bytes += object.get().len();
+        match event {
+            WatchEvent::ListBegins => one(Watched::ListBegins),
+            WatchEvent::Listed(objects) => {
+                for object in objects {
+                    text(object);
+                    one(Watched::Listed(object.get()));
+                }
+            }
+            WatchEvent::ListEnds { version: _ } => {
+                one(Watched::ListEnds);
+                if let Some(synced) = self.synced.get_mut(at) {
+                    *synced = true;
+                }
+            }
+            WatchEvent::Applied { object, version: _ } => {
+                text(object);
+                one(Watched::Applied(object.get()));
+                self.last_change = Some(Instant::now());
+            }
+            WatchEvent::Deleted { object, version: _ } => {
+                text(object);
+                one(Watched::Deleted(object.get()));
+                self.last_change = Some(Instant::now());
+            }
+        }
+        bytes
+    }
+}

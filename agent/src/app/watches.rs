@@ -1,0 +1,169 @@
+//! The watches of the API server. They run on the main thread and tell the owner by a bounded channel: an owner that is
+//! busy holds them back.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use portway_model::k8s::ObjectKind;
+use portway_runtime::kubernetes::{
+    Client, ClientOptions, ClientStatus, Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus,
+};
+use tokio::sync::mpsc;
+
+use super::source::KINDS;
+use crate::api;
+use crate::config::{ApiServer, Config};
+
+/// Events that wait for the owner, a page of a list counting as one.
+const WAITING: usize = 256;
+
+/// What a watch tells, with its kind.
+pub(super) type Told = (&'static str, WatchEvent);
+
+/// Handles to the running watches. Cheap to clone; they end with the last one.
+#[derive(Clone)]
+pub(super) struct Watches {
+    client: Client,
+    watches: Arc<[(ObjectKind, Watch)]>,
+}
+
+/// Starts a watch for each kind. Makes no request before it returns: an API server that is down is no error.
+///
+/// # Errors
+/// The kubeconfig, the service account or a URL cannot be used.
+pub(super) async fn start(
+    api_server: &ApiServer,
+    config: &Config,
+) -> anyhow::Result<(Watches, mpsc::Receiver<Told>)> {
+    let ApiServer { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = api_server.clone();
+    let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
+    let options = ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent };
+    let client = Client::new(options).await.context("cannot reach the API server")?;
+    let (to, told) = mpsc::channel(WAITING);
+    let watches = KINDS.map(|kind| {
+        let resource = resource(kind, &config.node_name, &config.services.proxy_name);
+        (kind, Watch::start(client.clone(), resource, WatchOptions::default(), to.clone()))
+    });
+    Ok((Watches { client, watches: watches.into() }, told))
+}
+
+impl Watches {
+    pub(super) fn client_status(&self) -> ClientStatus {
+        self.client.status()
+    }
+
+    pub(super) fn watch_status(&self) -> impl Iterator<Item = WatchStatus> {
+        self.watches.iter().map(|(_, watch)| watch.status())
+    }
+
+    /// For `portway status`. `objects` counts those of a kind.
+    pub(super) fn status(&self, objects: impl Fn(ObjectKind) -> u64) -> api::ApiServer {
+        let ClientStatus {
+            server: _,
+            reachable,
+            requests,
+            answers: _,
+            failures,
+            throttled_seconds,
+            reloads: _,
+            reload_error,
+            last_error,
+            last_success_age,
+        } = self.client.status();
+        let watches = self.watches.iter().map(|(kind, watch)| {
+            let status = watch.status();
+            api::Watch {
+                kind: kind.name().to_owned(),
+                state: state(status.state).to_owned(),
+                synced: status.synced,
+                age_seconds: status.age_seconds,
+                version: status.version,
+                objects: objects(*kind),
+                events: status.events,
+                relists: status.relists,
+                resumes: status.resumes,
+                duplicates: status.duplicates,
+                errors: status.errors,
+                last_error: status.last_error,
+            }
+        });
+        api::ApiServer {
+            reachable,
+            requests,
+            failures,
+            throttled_seconds,
+            credentials_error: reload_error,
+            last_error,
+            last_success_seconds: last_success_age,
+            watches: watches.collect(),
+        }
+    }
+}
+
+const fn state(state: WatchState) -> &'static str {
+    match state {
+        WatchState::Listing => "listing",
+        WatchState::Watching => "watching",
+        WatchState::Quiet => "quiet",
+        WatchState::Retrying => "retrying",
+        WatchState::Ended => "ended",
+    }
+}
+
+/// Where the objects of a kind are, as far as they matter on this node.
+///
+/// Of Services and EndpointSlices those that kube-proxy watches: without the labels `service-proxy-name` (or with the
+/// name that this agent answers to) and `headless` of `service.kubernetes.io`.
+fn resource(kind: ObjectKind, node: &str, proxy_name: &str) -> Resource {
+    const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+    let for_us = match proxy_name {
+        "" => format!("!{PROXY_NAME}"),
+        name => format!("{PROXY_NAME}={name}"),
+    };
+    let services = || query("labelSelector", &format!("{for_us},!service.kubernetes.io/headless"));
+    let (path, selector) = match kind {
+        ObjectKind::Service => ("/api/v1/services", services()),
+        ObjectKind::EndpointSlice => ("/apis/discovery.k8s.io/v1/endpointslices", services()),
+        ObjectKind::Pod => ("/api/v1/pods", query("fieldSelector", &format!("spec.nodeName={node}"))),
+        ObjectKind::Node => ("/api/v1/nodes", query("fieldSelector", &format!("metadata.name={node}"))),
+    };
+    Resource { kind: kind.name(), path, selector }
+}
+
+/// `key=value` with what a query may not hold percent-encoded (RFC 3986, 2.3).
+fn query(key: &str, value: &str) -> String {
+    let mut text = format!("{key}=");
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            text.push(byte.into());
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_and_slices_are_those_of_kube_proxy() {
+        let selector = |kind, name| resource(kind, "node-1", name).selector;
+        let of_everybody = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C\
+                            %21service.kubernetes.io%2Fheadless";
+        let of_edge = "labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge%2C\
+                       %21service.kubernetes.io%2Fheadless";
+        for kind in [ObjectKind::Service, ObjectKind::EndpointSlice] {
+            assert_eq!(selector(kind, ""), of_everybody);
+            assert_eq!(selector(kind, "edge"), of_edge);
+        }
+    }
+
+    #[test]
+    fn pods_and_nodes_are_those_of_this_node() {
+        let selector = |kind| resource(kind, "node-1", "edge").selector;
+        assert_eq!(selector(ObjectKind::Pod), "fieldSelector=spec.nodeName%3Dnode-1");
+        assert_eq!(selector(ObjectKind::Node), "fieldSelector=metadata.name%3Dnode-1");
+    }
+}

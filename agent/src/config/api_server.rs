@@ -1,0 +1,86 @@
+//! How the agent reaches the API server, if it does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use portway_runtime::config::{Invalid, Reader, parse_duration};
+
+/// Keys that ask for the API server outside a pod.
+const ASKING: [&str; 3] = ["k8s-kubeconfig-path", "k8s-api-server", "k8s-api-server-urls"];
+
+/// The API server as a source of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiServer {
+    /// `None`: the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// URLs, tried in turn; empty: the kubeconfig's, or the one in the pod's environment.
+    pub servers: Vec<String>,
+    /// Requests a second.
+    pub qps: u32,
+    pub burst: u32,
+    pub heartbeat: Duration,
+    /// How long a first list may take before the status and the log say so; it changes nothing else.
+    pub sync_timeout: Duration,
+}
+
+/// `None` where neither a key nor the pod's environment asks for the API server.
+pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
+    let kubeconfig =
+        Some(PathBuf::from(reader.text("k8s-kubeconfig-path"))).filter(|path| !path.as_os_str().is_empty());
+    let single = reader.parse("k8s-api-server", servers).unwrap_or_default();
+    let several = reader.parse("k8s-api-server-urls", servers).unwrap_or_default();
+    let servers = if several.is_empty() { single } else { several };
+    let read = ApiServer {
+        kubeconfig,
+        servers,
+        qps: reader.number("k8s-client-qps"),
+        burst: reader.number("k8s-client-burst"),
+        heartbeat: reader.parse("k8s-heartbeat-timeout", duration).unwrap_or_default(),
+        sync_timeout: reader.parse("k8s-sync-timeout", duration).unwrap_or_default(),
+    };
+    let asked = ASKING.iter().any(|key| reader.said(key).is_some_and(|said| !said.value.is_empty()));
+    (asked || in_pod).then_some(read)
+}
+
+/// Warns of an agent that programs the very service it would have to reach the API server by.
+pub(super) fn check_way(reader: &mut Reader<'_>, api_server: Option<&ApiServer>, replaces_kube_proxy: bool) {
+    let by_environment = |api: &ApiServer| api.kubeconfig.is_none() && api.servers.is_empty();
+    if replaces_kube_proxy && api_server.is_some_and(by_environment) {
+        reader.warn(
+            "k8s-api-server",
+            "is not set, so the API server is reached by the address in the pod's environment, a service that on a \
+             fresh node nobody serves before this agent does; set k8s-api-server or k8s-api-server-urls to addresses \
+             that need no service",
+        );
+    }
+}
+
+/// URLs of API servers, separated by commas or spaces; without a scheme it is https.
+fn servers(value: &str) -> Result<Vec<String>, Invalid> {
+    value.split([',', ' ']).map(str::trim).filter(|text| !text.is_empty()).map(server).collect()
+}
+
+fn server(text: &str) -> Result<String, Invalid> {
+    let bad = || Invalid::new("", format!("{text:?} is no such URL: write e.g. https://192.0.2.1:6443"));
+    let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).ok_or_else(bad)?;
+    let authority = rest.split('/').next().unwrap_or_default();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']' | '_');
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => {
+            port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(bad)?;
+            host
+        }
+        Some(_) | None => authority,
+    };
+    if host.is_empty() || !authority.chars().all(allowed) || rest.contains(['?', '#']) {
+        return Err(bad());
+    }
+    Ok(url)
+}
+
+/// A time that something may take: none at all is a mistake.
+fn duration(value: &str) -> Result<Duration, Invalid> {
+    let bad = || Invalid::new("a duration of at least 1s, such as 30s or 3m", "write e.g. 30s");
+    parse_duration(value).ok().filter(|duration| *duration >= Duration::from_secs(1)).ok_or_else(bad)
+}
