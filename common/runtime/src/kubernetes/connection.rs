@@ -26,7 +26,7 @@ pub(super) struct Connection {
     /// The server that the configuration names.
     pub(super) server: String,
     /// The files that were read, and which version of each.
-    files: Vec<(PathBuf, FileIdentity)>,
+    files: Vec<File>,
 }
 
 /// Two versions of a file differ in it; `None`: it is not there.
@@ -39,7 +39,6 @@ impl Connection {
             Some(path) => from_kubeconfig(path, options).await?,
             None => in_cluster(options)?,
         };
-        let files = files.into_iter().map(|path| (path.clone(), identity(&path))).collect();
         let server = config.cluster_url.to_string();
         Ok(Self { service: service(config, options, origin).await?, server, files })
     }
@@ -61,12 +60,14 @@ impl Connection {
     }
 }
 
-type Loaded = (kube::Config, Vec<PathBuf>, String);
+type File = (PathBuf, FileIdentity);
+type Loaded = (kube::Config, Vec<File>, String);
 
 async fn from_kubeconfig(path: &Path, options: &ClientOptions) -> Result<Loaded, ClientError> {
     let bad = |source| ClientError::Kubeconfig { path: path.to_owned(), source };
+    // Which version a file is of is asked before it is read: one that changes meanwhile is read again.
+    let mut files = vec![file(path)];
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(bad)?;
-    let mut files = vec![path.to_owned()];
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         if let Some(url) = cluster.proxy_url.as_ref().filter(|url| !url.is_empty()) {
             return Err(ClientError::Proxy { path: path.to_owned(), url: url.clone() });
@@ -76,14 +77,11 @@ async fn from_kubeconfig(path: &Path, options: &ClientOptions) -> Result<Loaded,
         if let Some(first) = options.servers.first() {
             cluster.server = Some(first.clone());
         }
-        files.extend(cluster.certificate_authority.iter().map(PathBuf::from));
+        files.extend(cluster.certificate_authority.iter().map(file));
     }
     for user in kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()) {
         files.extend(
-            [&user.client_certificate, &user.client_key, &user.token_file]
-                .into_iter()
-                .flatten()
-                .map(PathBuf::from),
+            [&user.client_certificate, &user.client_key, &user.token_file].into_iter().flatten().map(file),
         );
     }
     let mut config =
@@ -95,6 +93,7 @@ async fn from_kubeconfig(path: &Path, options: &ClientOptions) -> Result<Loaded,
 fn in_cluster(options: &ClientOptions) -> Result<Loaded, ClientError> {
     let (authority, token) =
         (Path::new(SERVICE_ACCOUNT).join("ca.crt"), Path::new(SERVICE_ACCOUNT).join("token"));
+    let files = vec![file(&authority), file(&token)];
     let config = match options.servers.first() {
         // kube asks the environment for the address, which is for pods that are told none.
         None => kube::Config::incluster().map_err(ClientError::NotInCluster)?,
@@ -112,7 +111,7 @@ fn in_cluster(options: &ClientOptions) -> Result<Loaded, ClientError> {
             config
         }
     };
-    Ok((config, vec![authority, token], format!("service account in {SERVICE_ACCOUNT}")))
+    Ok((config, files, format!("service account in {SERVICE_ACCOUNT}")))
 }
 
 /// The HTTP client with credentials and TLS.
@@ -173,6 +172,10 @@ fn build(config: &kube::Config, heartbeat: Duration) -> kube::Result<kube::Clien
         Some(auth) => builder.with_layer(&auth).build(),
         None => builder.build(),
     })
+}
+
+fn file(path: impl AsRef<Path>) -> File {
+    (path.as_ref().to_owned(), identity(path.as_ref()))
 }
 
 /// A mounted file is a link whose target is replaced: device and inode tell that, too.

@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::kubernetes::scripted::scripted;
 
+mod certificates;
 mod credentials;
 
 /// A request that runs while the test answers it.
