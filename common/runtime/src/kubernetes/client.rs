@@ -173,10 +173,12 @@ impl Client {
             let request = request
                 .body(Body::from(body.clone()))
                 .map_err(|error| RequestError::Path { path: path.to_owned(), problem: error.to_string() })?;
-            let error = match self.attempt(request, url.to_string()).await {
+            // Without the query, which differs from watch to watch and has the tokens of pages.
+            let url = format!("{base}{}", path.split('?').next().unwrap_or_default());
+            let error = match self.attempt(request, url.clone()).await {
                 Ok(response) => {
                     self.note_answer(server, response.status().as_u16());
-                    return Ok(Answer { server, url: url.to_string(), response });
+                    return Ok(Answer { server, url, response });
                 }
                 Err(error) => error,
             };
