@@ -44,7 +44,8 @@ pub struct ClientOptions {
     pub qps: u32,
     /// Requests that may be sent at once after a quiet while.
     pub burst: u32,
-    /// A connection that is quiet for so long is probed by TCP; data that is not acknowledged for so long ends it.
+    /// A connection that is quiet for so long is probed by TCP; data that is not acknowledged for so long ends it. Zero:
+    /// TCP's own limits, which are hours.
     pub heartbeat: Duration,
     pub user_agent: String,
 }

@@ -157,10 +157,11 @@ fn build(config: &kube::Config, heartbeat: Duration) -> kube::Result<kube::Clien
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
     // The kernel asks after each quiet `heartbeat`, thrice, and gives up data that nobody acknowledges as long.
-    tcp.set_keepalive(Some(heartbeat));
-    tcp.set_keepalive_interval(Some(heartbeat / 3));
-    tcp.set_keepalive_retries(Some(3));
-    tcp.set_tcp_user_timeout(Some(heartbeat));
+    let heartbeat = Some(heartbeat).filter(|heartbeat| !heartbeat.is_zero());
+    tcp.set_keepalive(heartbeat);
+    tcp.set_keepalive_interval(heartbeat.map(|heartbeat| (heartbeat / 3).max(Duration::from_secs(1))));
+    tcp.set_keepalive_retries(heartbeat.map(|_| 3));
+    tcp.set_tcp_user_timeout(heartbeat);
     let tls = config.rustls_https_connector_with_connector(tcp)?;
     let client: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())

@@ -9,6 +9,7 @@ use crate::kubernetes::scripted::{Asked, Server, Stream, scripted};
 
 mod failures;
 mod lists;
+mod misbehaviour;
 mod outages;
 
 /// A watch of a scripted server, and what it told.
