@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+pub use crate::sockets::StaleSockets;
 pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,8 @@ pub struct Status {
     pub counts: Counts,
     pub maps: Vec<MapUse>,
     pub writes: Writes,
+    #[serde(default)]
+    pub stale_sockets: StaleSockets,
     /// Things a person should look at, most serious first; empty when all is well.
     pub warnings: Vec<String>,
 }

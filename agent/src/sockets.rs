@@ -61,9 +61,9 @@ pub struct Sockets {
 
 enum News {
     Changed(Event),
-    /// The maps hold what came before; `complete` if every source has spoken.
+    /// The maps hold what came before, all of it if `settled`.
     Programmed {
-        complete: bool,
+        settled: bool,
     },
 }
 
@@ -88,9 +88,10 @@ impl Sockets {
         self.tell(News::Changed(event.clone()));
     }
 
-    /// The maps hold what was told before. `complete`: every source has spoken, so what is not wanted is gone.
-    pub fn programmed(&self, complete: bool) {
-        self.tell(News::Programmed { complete });
+    /// The maps hold what was told before, but for what waits or failed if they are not `settled`. Not to be called
+    /// before every source has spoken.
+    pub fn programmed(&self, settled: bool) {
+        self.tell(News::Programmed { settled });
     }
 
     /// What was done, for the status.
@@ -142,13 +143,12 @@ fn follow(incoming: &Receiver<News>, table: SocketTable, tally: Tally) {
         };
         match news {
             Ok(News::Changed(event)) => changed |= sweeper.endpoints.apply(event),
-            Ok(News::Programmed { complete: false }) => {}
-            Ok(News::Programmed { complete: true }) => {
+            Ok(News::Programmed { settled }) => {
                 // The first time it is due whatever changed.
                 if changed || due.is_none() {
                     let soon = Instant::now() + PAUSE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
-                    changed = false;
+                    changed &= !settled;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {

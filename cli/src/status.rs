@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use portway_agent::api::{KubeProxyReplacement, Reject, Source, Status, counted, path};
+use portway_agent::api::{KubeProxyReplacement, Reject, Source, StaleSockets, Status, counted, path};
 
 use crate::agent::Agent;
 use crate::failure::{Failure, NOT_READY};
@@ -112,9 +112,23 @@ fn full(status: &Status) -> String {
     text.push_str(&refused("Not programmed, tried again", &status.writes.refused));
     text.push_str(&format!("\nWaiting for a grace period: {}\n", status.writes.awaiting_grace));
     text
+    text.push_str(&stale_sockets(&status.stale_sockets));
 }
 
 /// The block as Cilium prints it, which scripts read.
+fn stale_sockets(sockets: &StaleSockets) -> String {
+    let StaleSockets { closed_tcp, closed_udp, failed, last_error, forgotten, kept, waiting, .. } = sockets;
+    let mut line = format!(
+        "Stale sockets: {closed_tcp} TCP and {closed_udp} UDP closed, {failed} failed, {kept} kept, {waiting} waiting, \
+         {forgotten} forgotten"
+    );
+    if let Some(error) = last_error {
+        line.push_str(&format!(" (last error: {error})"));
+    }
+    line.push('\n');
+    line
+}
+
 fn details(replacement: &KubeProxyReplacement) -> String {
     let mut table = Table::plain();
     table.row(["Status:", &replacement.status]);

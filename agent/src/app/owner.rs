@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::maps::Grace;
 use crate::node::{Addresses, LocalAddresses, netns_cookie};
 
+use crate::sockets::Sockets;
 /// Events of watches that are taken before what they changed is programmed.
 const BATCH: usize = 512;
 
@@ -66,6 +67,8 @@ pub(super) struct Owner {
     first_sync: FirstSync,
     /// Everything was compared with what the sources say, all that they say being known.
     is_exact: bool,
+    /// `None` where no program is attached.
+    sockets: Option<Sockets>,
     /// When what is taken at the moment was seen.
     seen_at: Instant,
     /// When the oldest change that is not programmed yet was seen.
@@ -111,6 +114,10 @@ impl Owner {
         let timeout = config.api_server.as_ref().map(|api_server| api_server.sync_timeout);
         let first_sync = FirstSync::new(!restored.is_empty(), timeout, tokio::time::Instant::now());
         tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
+        let sockets = config
+            .kube_proxy_replacement
+            .then(|| Sockets::start(datapath.tables().sockets(), &metrics.registry))
+            .transpose()?;
         Ok(Self {
             balancer: LoadBalancer::new(config.load_balancer()),
             config,
@@ -132,6 +139,7 @@ impl Owner {
             seen_at: Instant::now(),
             changed_at: None,
             tally_at: None,
+            sockets,
             serves: false,
             starting: Some(starting),
             prune_is_due: true,

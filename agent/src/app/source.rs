@@ -47,6 +47,8 @@ pub(super) struct Sources {
     directory: Option<Files>,
     api_server: Option<(Kinds, Watches)>,
     last_change: Option<Instant>,
+    /// What the model took since it was asked for last.
+    applied: Vec<ObjectEvent>,
     /// Bytes that the batch under way has read.
     batch_bytes: usize,
     /// This node, as it was told of last.
@@ -61,6 +63,7 @@ impl Sources {
             directory: config.source_dir.as_deref().map(Files::new),
             api_server: watches.map(|watches| (Kinds::default(), watches)),
             last_change: None,
+            applied: Vec::new(),
             batch_bytes: 0,
             node: None,
             node_name: config.node_name.clone(),
@@ -99,6 +102,7 @@ impl Sources {
             Told::Change(change, bytes) => {
                 self.batch_bytes += bytes;
                 self.last_change = Some(Instant::now());
+                self.applied.extend(change.events.iter().cloned());
                 let node = apply(change, "directory", balancer, metrics, &self.node_name);
                 self.node = node.or(self.node.take());
                 false
@@ -117,8 +121,9 @@ impl Sources {
         metrics: &Metrics,
     ) {
         let Some((kinds, _)) = &mut self.api_server else { return };
-        let (node, name) = (&mut self.node, &self.node_name);
+        let (node, name, applied) = (&mut self.node, &self.node_name, &mut self.applied);
         let bytes = kinds.take(kind, event, &mut self.manifests, |change| {
+            applied.extend(change.events.iter().cloned());
             if let Some(seen) = apply(change, "k8s", balancer, metrics, name) {
                 *node = Some(seen);
             }
@@ -142,6 +147,11 @@ impl Sources {
     /// When something was last told.
     pub(super) const fn last_change(&self) -> Option<Instant> {
         self.last_change
+    }
+
+    /// The changes of objects since this was asked last.
+    pub(super) fn take_applied(&mut self) -> Vec<ObjectEvent> {
+        std::mem::take(&mut self.applied)
     }
 
     /// The bytes that were read since this was asked last.

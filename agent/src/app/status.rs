@@ -24,6 +24,7 @@ pub(super) struct Facts<'a> {
     pub(super) late: Vec<String>,
     pub(super) tallies: Tallies,
     pub(super) writes: Writes,
+    pub(super) stale_sockets: api::StaleSockets,
     pub(super) without_maglev: usize,
     pub(super) serving: bool,
     /// Files that are broken since the start; what the maps hold of an earlier agent is not removed for them.
@@ -34,17 +35,21 @@ pub(super) struct Facts<'a> {
 pub(super) fn kernel(self_test: &[api::Check]) -> Kernel {
     let release = node::kernel_release();
     let mut notes = Vec::new();
-    if version(&release).is_some_and(|version| version < KEEPS_KERNEL_SOCKET_ADDRESSES) {
-        notes.push(
-            "before Linux 6.7, unless the distribution has the fixes: NFS and SMB mounts of a service address reconnect \
-             to the backend they first got, also when it is gone"
-                .to_owned(),
-        );
-    }
+    notes.extend(kernel_clients(&release));
     if self_test.iter().any(|check| check.detail.contains("no IPv6")) {
         notes.push("this kernel has no IPv6; IPv6 frontends are programmed and never reached".to_owned());
     }
     Kernel { release, self_test: self_test.to_vec(), notes }
+}
+
+/// What happens to the kernel's own clients of services. A release is all that is known here: a distribution may have
+/// taken the fixes under an older number, and no file tells, so the note leaves that open.
+fn kernel_clients(release: &str) -> Option<String> {
+    version(release).is_some_and(|version| version < KEEPS_KERNEL_SOCKET_ADDRESSES).then(|| {
+        "before Linux 6.7, unless the distribution has the fixes: NFS and SMB mounts of a service address reconnect \
+         to the backend they first got, also when it is gone"
+            .to_owned()
+    })
 }
 
 /// Major and minor version.
@@ -58,16 +63,18 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
     let Facts {
         config,
         addresses,
-        kernel,
+        mut kernel,
         sources,
         late,
         tallies,
         writes,
+        stale_sockets,
         without_maglev,
         serving,
         silent_files,
     } = facts;
     let Tallies { rejects, clashes, broken_files: _, local_addresses, usage } = tallies;
+    kernel.notes.extend(stale_sockets.unsupported.clone());
     let mut warnings = config.warnings.clone();
     if let Some(error) = &writes.last_error {
         let outstanding = counted(
@@ -117,6 +124,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         },
         maps: Vec::new(),
         writes,
+        stale_sockets,
         warnings,
     }
 }
@@ -193,6 +201,16 @@ mod tests {
     fn a_warning_counts_in_the_singular_too() {
         assert_eq!(unremembered(0, 1024), None);
         assert!(unremembered(1, 1024).unwrap().starts_with("1 connection was not remembered"));
+    }
+
+    #[test]
+    fn pain_87_a_kernel_that_may_send_its_own_clients_to_a_dead_backend_is_named() {
+        for older in ["6.1.0-57-amd64", "5.15.0", "6.6.30"] {
+            assert!(kernel_clients(older).unwrap().contains("NFS and SMB mounts"), "{older}");
+        }
+        for fixed in ["6.7.0", "6.18.44-fc", "7.0"] {
+            assert_eq!(kernel_clients(fixed), None);
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub(super) struct Sweeper {
     spared: HashMap<u64, Instant>,
     /// Entries whose socket was nowhere at the last look.
     unseen: HashSet<u64>,
-    collected_at: Instant,
+    started: Instant,
+    collected_at: Option<Instant>,
 }
 
 /// All that the verdict about a socket depends on.
@@ -84,7 +85,8 @@ impl Sweeper {
             closes,
             spared: HashMap::new(),
             unseen: HashSet::new(),
-            collected_at: now,
+            started: now,
+            collected_at: None,
         }
     }
 
@@ -106,11 +108,12 @@ impl Sweeper {
             scan.targets.clear();
         }
         let is_full = tracked * 10 >= u64::from(self.table.size()) * 9;
-        let every = if is_full { COLLECT_FULL_EVERY } else { COLLECT_EVERY };
-        let collects = now.saturating_duration_since(self.collected_at) >= every;
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let collects = since(self.collected_at.unwrap_or(self.started)) >= COLLECT_EVERY
+            || is_full && self.collected_at.is_none_or(|at| since(at) >= COLLECT_FULL_EVERY);
         let mut missing: HashSet<u64> = scan.targets.keys().copied().collect();
         if collects {
-            self.collected_at = now;
+            self.collected_at = Some(now);
             missing.extend(&scan.cookies);
         } else if !self.unseen.is_empty() {
             missing.extend(scan.cookies.iter().filter(|cookie| self.unseen.contains(*cookie)));

@@ -2,7 +2,7 @@
 //! (`portway_tests::harness::probe`). It runs in a namespace and a control group, as a process of a pod would.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,15 @@ fn act(sockets: &mut Sockets, request: Request) -> io::Result<Reply> {
             };
             Reply::Answered { answer, socket: None }
         }
+        Request::Hear { socket, limit_ms } => match sockets.open.get_mut(&socket) {
+            Some(Open::Tcp(stream)) => {
+                heard(stream, limit_ms, |stream, limit| stream.set_read_timeout(limit), Read::read)?
+            }
+            Some(Open::Udp(socket)) => {
+                heard(socket, limit_ms, |socket, limit| socket.set_read_timeout(limit), |s, b| s.recv(b))?
+            }
+            Some(Open::Bound { .. }) | None => mistake("connection"),
+        },
         Request::OpenUdp { v6 } => Reply::Opened { socket: sockets.keep(Open::Udp(udp_socket(v6)?)) },
         Request::SendTo { socket, to } => match sockets.open.get(&socket) {
             Some(Open::Udp(socket)) => Reply::Answered { answer: exchange(socket, to)?, socket: None },
@@ -131,6 +140,22 @@ fn act(sockets: &mut Sockets, request: Request) -> io::Result<Reply> {
         },
         Request::NetnsCookie => Reply::Cookie { cookie: netns_cookie(&udp_socket(false)?)? },
     })
+}
+
+/// What comes within the limit. The end of a stream is an error, as a reset is.
+fn heard<S>(
+    socket: &mut S,
+    limit_ms: u64,
+    set_limit: fn(&S, Option<Duration>) -> io::Result<()>,
+    read: fn(&mut S, &mut [u8]) -> io::Result<usize>,
+) -> io::Result<Reply> {
+    set_limit(socket, Some(Duration::from_millis(limit_ms)))?;
+    let read = read(socket, &mut [0; 256]);
+    set_limit(socket, Some(PATIENCE))?;
+    match read? {
+        0 => Err(ErrorKind::UnexpectedEof.into()),
+        bytes => Ok(Reply::Heard { bytes }),
+    }
 }
 
 /// Connects to each of `to` in turn, on a beat that a slow connect does not move.

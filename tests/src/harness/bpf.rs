@@ -9,7 +9,9 @@ use nix::errno::Errno;
 use nix::libc;
 
 const BPF_MAP_CREATE: i64 = 0;
+const BPF_MAP_UPDATE_ELEM: i64 = 2;
 const BPF_OBJ_PIN: i64 = 6;
+const BPF_OBJ_GET: i64 = 7;
 const BPF_PROG_QUERY: i64 = 16;
 const BPF_MAP_TYPE_HASH: u32 = 1;
 
@@ -63,6 +65,31 @@ pub fn pin_foreign_map(path: &Path) -> Result<()> {
     let mut attr = Pin { path: path_text.as_ptr() as u64, fd, _rest: [0; 29] };
     bpf(BPF_OBJ_PIN, &mut attr).with_context(|| format!("pin a map at {}", path.display()))?;
     Ok(())
+}
+
+/// Puts elements into a pinned map, as its programs would. Keys and values must have the map's sizes.
+pub fn insert<const K: usize, const V: usize>(path: &Path, elements: &[([u8; K], [u8; V])]) -> Result<()> {
+    let path_text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    let mut attr = Pin { path: path_text.as_ptr() as u64, fd: 0, _rest: [0; 29] };
+    let fd = bpf(BPF_OBJ_GET, &mut attr).with_context(|| format!("open {}", path.display()))?;
+    // SAFETY: the kernel has just given us this descriptor.
+    let map = unsafe { OwnedFd::from_raw_fd(fd) };
+    let map_fd = map.as_raw_fd().cast_unsigned();
+    for (key, value) in elements {
+        let (key, value) = (key.as_ptr() as u64, value.as_ptr() as u64);
+        let mut attr = Element { map_fd, _pad: 0, key, value, _rest: [0; 26] };
+        bpf(BPF_MAP_UPDATE_ELEM, &mut attr).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[repr(C)]
+struct Element {
+    map_fd: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    _rest: [u32; 26],
 }
 
 #[repr(C)]

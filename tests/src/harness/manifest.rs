@@ -109,6 +109,12 @@ impl Service {
         self
     }
 
+    #[must_use]
+    pub fn annotated(mut self, name: &str, value: &str) -> Self {
+        self.metadata.insert("annotations".into(), json!({name: value}));
+        self
+    }
+
     /// RFC 3339; what settles clashes.
     #[must_use]
     pub fn created(mut self, at: &str) -> Self {

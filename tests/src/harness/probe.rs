@@ -84,6 +84,21 @@ impl Probe {
         self.answer(&Request::Again { socket: socket.0 })
     }
 
+    /// Waits on a kept connection for whatever comes, while the caller does something else, until
+    /// [`Self::finish_hearing`].
+    pub fn start_hearing(&mut self, socket: Socket, limit: Duration) -> Result<()> {
+        let limit_ms = u64::try_from(limit.as_millis())?;
+        self.say(&Request::Hear { socket: socket.0, limit_ms })
+    }
+
+    /// What ended the wait: `ETIMEDOUT` where nothing came. Something that came is an error.
+    pub fn finish_hearing(&mut self) -> Result<Errno> {
+        match self.hear()? {
+            Err(errno) => Ok(errno),
+            Ok(reply) => bail!("waiting for nothing: {reply:?}"),
+        }
+    }
+
     /// An unconnected UDP socket: IPv6 (which sends to mapped addresses too) where `v6`.
     pub fn open_udp(&mut self, v6: bool) -> Result<Socket> {
         self.opened(&Request::OpenUdp { v6 })?.context("open a UDP socket")

@@ -5,6 +5,7 @@ use crate::api;
 use crate::app::metrics::Tallies;
 use crate::app::status;
 
+use crate::sockets::Sockets;
 impl Owner {
     pub(super) fn tallies(&self) -> Tallies {
         let addresses = self.local_addresses.interfaces.iter().map(|interface| interface.addresses.len());
@@ -45,3 +46,4 @@ impl Owner {
         })
     }
 }
+            stale_sockets: self.sockets.as_ref().map(Sockets::status).unwrap_or_default(),

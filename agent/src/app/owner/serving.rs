@@ -20,6 +20,9 @@ impl Owner {
     /// Brings everything that changed into the kernel, as far as it may be.
     pub(super) fn program(&mut self) -> anyhow::Result<()> {
         self.mark();
+        for event in self.sources.take_applied() {
+            self.sockets.iter().for_each(|sockets| sockets.changed(&event));
+        }
         self.health.set_node_eligible(!self.sources.node().is_some_and(|node| node.leaving));
         let stage = self.first_sync.advance(self.sources.synced(), Instant::now());
         if stage == Stage::Waiting || !self.datapath.may_write() {
@@ -42,6 +45,9 @@ impl Owner {
         }
         if !self.datapath.writes_fail() && !self.datapath.waits_for_grace() {
             self.health.updated(SystemTime::now());
+        }
+        if let Some(sockets) = self.sockets.as_ref().filter(|_| !self.prune_is_due) {
+            sockets.programmed(!self.datapath.writes_fail() && !self.datapath.waits_for_grace());
         }
         if let Some(seen) = self.changed_at.take() {
             self.metrics.programmed(seen.elapsed());

@@ -32,6 +32,11 @@ pub enum Request {
     Again {
         socket: u32,
     },
+    /// Waits for whatever comes on a socket.
+    Hear {
+        socket: u32,
+        limit_ms: u64,
+    },
     OpenUdp {
         v6: bool,
     },
@@ -86,6 +91,9 @@ pub enum Reply {
         socket: u32,
     },
     Closed,
+    Heard {
+        bytes: usize,
+    },
     Tally(Tally),
     Started,
     Load(LoadTally),
