@@ -33,7 +33,6 @@ mod damage;
 mod difference;
 mod extents;
 mod frontends;
-mod heal;
 mod held;
 mod intact;
 mod numbers;

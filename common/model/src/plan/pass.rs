@@ -212,7 +212,7 @@ impl<'a, D: Desired, W: TableWriter> Pass<'a, D, W> {
         let Planner { held, by_key, room, .. } = &mut *self.planner;
         let Some(index) = by_key.get(key) else { return Ok(()) };
         match held.get_mut(index) {
-            Some(held) => complete((*index, key), held, wanted, room, &mut self.writer),
+            Some(held) => complete(*index, held, wanted, room, &mut self.writer),
             None => Ok(()),
         }
     }

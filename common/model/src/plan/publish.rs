@@ -152,15 +152,14 @@ pub(super) fn publish<W: TableWriter>(
     Ok(())
 }
 
-/// Gives a published version its name, final bits and source ranges, and gives up what it does not have.
+/// Gives a published version its final bits and source ranges, and gives up what it does not have.
 pub(super) fn complete<W: TableWriter>(
-    (index, key): (ServiceIndex, &ServicePortKey),
+    index: ServiceIndex,
     held: &mut Held,
     wanted: &DesiredService,
     room: &mut Room,
     writer: &mut Writer<'_, W>,
 ) -> Result<(), Trouble<W::Error>> {
-    name(index, key, held, writer)?;
     insert_ranges(index, held, wanted, room, writer)?;
     Ok(give_up_leftovers(index, held, room, writer)?)
 }
@@ -241,7 +240,11 @@ fn prepare<W: TableWriter>(
     room: &mut Room,
     writer: &mut Writer<'_, W>,
 ) -> Result<(), Trouble<W::Error>> {
-    name(index, key, held, writer)?;
+    if !held.named {
+        let name = ServiceName::new(key.service(), &key.port_name).map_err(Problem::Name)?;
+        writer.write(&TableOp::NameService { service: index, name: Box::new(name) })?;
+        held.named = true;
+    }
     insert_ranges(index, held, wanted, room, writer)?;
     for (backend, bits) in backends {
         if backend.has_slot() {
@@ -250,20 +253,6 @@ fn prepare<W: TableWriter>(
         } else {
             write_slot(index, backend, *bits, room, writer)?;
         }
-    }
-    Ok(())
-}
-
-fn name<W: TableWriter>(
-    index: ServiceIndex,
-    key: &ServicePortKey,
-    held: &mut Held,
-    writer: &mut Writer<'_, W>,
-) -> Result<(), Problem<W::Error>> {
-    if !held.named {
-        let name = ServiceName::new(key.service(), &key.port_name).map_err(Problem::Name)?;
-        writer.write(&TableOp::NameService { service: index, name: Box::new(name) })?;
-        held.named = true;
     }
     Ok(())
 }

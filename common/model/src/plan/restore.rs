@@ -9,13 +9,6 @@ use super::room::{run_len, service_end};
 use super::{Options, Planner};
 use crate::tables::{ServiceDump, TableDump};
 
-/// What the maps say.
-pub(super) struct Read {
-    pub(super) planner: Planner,
-    /// Services whose runs overlap those of others.
-    pub(super) overlapping: BTreeSet<ServiceIndex>,
-}
-
 impl Planner {
     /// Adopts what the maps hold, left by a run that ended anywhere between two operations. Nothing is written.
     ///
@@ -27,90 +20,67 @@ impl Planner {
     /// reconcile the caller waits for a grace period, if programs are attached. Maglev tables are built again, for a
     /// dump does not tell by which seed they were.
     pub fn restore(&mut self, dump: &TableDump) {
-        let Read { mut planner, overlapping } = Self::read(self.options, self.room.epoch + 1, dump);
-        for (index, held) in &mut planner.held {
-            held.distrust_unless(!overlapping.contains(index));
-        }
-        planner.index_restored();
-        *self = planner;
-    }
+        let epoch = self.room.epoch + 1;
+        *self = Self::new(self.options);
+        self.room.epoch = epoch;
 
-    /// All that `dump` has, owned by nobody. A version is sound if its run is what its header says.
-    pub(super) fn read(options: Options, epoch: u64, dump: &TableDump) -> Read {
-        let mut planner = Self::new(options);
-        planner.room.epoch = epoch;
         let slots: BTreeMap<_, _> = dump.backends.iter().map(|(index, slot)| (*index, slot)).collect();
         let mut used_slots = BTreeSet::new();
         for service in &dump.services {
-            if let Some(held) = restored_service(service, &slots, &mut used_slots, options) {
-                planner.held.insert(service.index, held);
+            if let Some(held) = restored_service(service, &slots, &mut used_slots, self.options) {
+                self.held.insert(service.index, held);
             }
-            planner.room.generation = planner.room.generation.max(service.word.generation());
+            self.room.generation = self.room.generation.max(service.word.generation());
         }
         for (index, slot) in &dump.backends {
-            planner.room.incarnation = planner.room.incarnation.max(slot.incarnation());
+            self.room.incarnation = self.room.incarnation.max(slot.incarnation());
             // A slot without bits was given up; one with bits was taken or not given up when the run ended.
             if slot.members() as u8 != 0 && used_slots.insert(index.get()) {
-                planner.leftover(slot.service).backends.push(held_backend(*index, slot, 0));
+                self.leftover(slot.service).backends.push(held_backend(*index, slot, 0));
             }
         }
         for (service, addr, bits) in &dump.source_ranges {
             let range = HeldRange { prefix: (*addr, *bits), wanted: true };
-            planner.leftover(*service).ranges.push(range);
+            self.leftover(*service).ranges.push(range);
         }
         for service in &dump.stray_names {
-            planner.leftover(*service).named = true;
+            self.leftover(*service).named = true;
         }
         for (key, value) in &dump.frontends {
-            planner.leftover(value.service()).add_frontend(*key);
-            planner.frontends.insert(*key, *value);
+            self.leftover(value.service()).add_frontend(*key);
+            self.frontends.insert(*key, *value);
         }
-        for held in planner.held.values_mut() {
+        for held in self.held.values_mut() {
             held.backends.sort_by_key(|b| (b.addr, b.port, b.published == 0));
             held.ranges.sort_by_key(|range| range.prefix);
         }
-        let overlapping = planner.restore_room(&used_slots, dump.source_ranges.len() as u32);
-        Read { planner, overlapping }
-    }
-
-    /// Notes by their names the services that no frontend points at.
-    pub(super) fn index_restored(&mut self) {
         for (index, held) in self.held.iter().filter(|(_, held)| held.frontends.is_empty()) {
             if let Who::Restored { service, port } = &held.who {
                 self.restored.insert((service.clone(), port.clone()), *index);
             }
         }
+        self.restore_room(&used_slots, dump.source_ranges.len() as u32);
     }
 
     fn leftover(&mut self, index: ServiceIndex) -> &mut Held {
         self.held.entry(index).or_insert_with(|| Held::new(Who::unknown()))
     }
 
-    /// Returns the services whose runs overlap.
-    fn restore_room(&mut self, slots: &BTreeSet<u32>, source_ranges: u32) -> BTreeSet<ServiceIndex> {
+    fn restore_room(&mut self, slots: &BTreeSet<u32>, source_ranges: u32) {
         let sizes = self.options.sizes;
         let services = self.held.keys().map(|index| index.get()).collect();
         self.room.services = Numbers::restored(service_end(sizes), &services);
         self.room.slots = Numbers::restored(sizes.backends, slots);
         self.room.source_ranges = source_ranges;
 
-        let versions: Vec<_> =
-            self.held.iter().filter_map(|(index, held)| Some((*index, held.version?))).collect();
-        let runs: Vec<_> = versions.iter().map(|(_, version)| version.extent).collect();
-        let tables: Vec<_> = versions.iter().map(|(_, version)| version.maglev).collect();
+        let versions: Vec<_> = self.held.values_mut().filter_map(|held| held.version.as_mut()).collect();
+        let runs: Vec<_> = versions.iter().map(|version| version.extent).collect();
+        let tables: Vec<_> = versions.iter().map(|version| version.maglev).collect();
         let (runs, overlaps) = Extents::restored(1, sizes.runs, &runs);
         self.room.runs = runs;
         self.room.maglev = Extents::restored(0, sizes.maglev, &tables).0;
-        let overlapping = versions.into_iter().zip(overlaps).filter(|(_, overlaps)| *overlaps);
-        overlapping.map(|((index, _), _)| index).collect()
-    }
-}
-
-impl Held {
-    /// A version that may not be what it seems, or whose Maglev tables nobody knows, is published again.
-    pub(super) fn distrust_unless(&mut self, is_trusted: bool) {
-        if let Some(version) = &mut self.version {
-            version.is_sound &= is_trusted && version.maglev.len == 0;
+        for (version, overlaps) in versions.into_iter().zip(overlaps) {
+            version.is_sound &= !overlaps;
         }
     }
 }
@@ -123,14 +93,16 @@ fn restored_service(
     options: Options,
 ) -> Option<Held> {
     let header = service.header;
-    let extent =
-        clipped(service.word.run()?.get(), run_len(0).saturating_add(header.backends()), options.sizes.runs);
+    // A damaged header may say any number: a run has no more backends than there are slots in use, and what is nobody's
+    // must not keep all others from being written.
+    let claimed = header.backends().min(u32::try_from(slots.len()).unwrap_or(u32::MAX));
+    let extent = clipped(service.word.run()?.get(), run_len(0).saturating_add(claimed), options.sizes.runs);
     let tables = header.maglev_size.saturating_mul(maglev_tables(header.flags));
     let maglev =
         if tables == 0 { Extent::EMPTY } else { clipped(header.maglev_at, tables, options.sizes.maglev) };
     let mut is_sound = service.backends.len() == header.backends() as usize
         && extent.len == run_len(service.backends.len())
-        && maglev.len == tables;
+        && tables == 0;
     let mut backends = Vec::with_capacity(service.backends.len());
     let mut place = None;
     for (position, backend) in service.backends.iter().enumerate() {

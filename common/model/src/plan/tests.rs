@@ -1,7 +1,8 @@
 mod checker;
 mod crash;
+mod damaged;
+mod difference;
 mod envelope;
-mod healed;
 mod intact;
 mod orders;
 mod random;

@@ -85,7 +85,8 @@ impl MemoryTables {
         let services: Vec<_> =
             self.services.iter().filter_map(|(index, word)| self.service_dump(*index, *word)).collect();
         let is_published =
-            |index: &ServiceIndex| self.services.get(index).is_some_and(|word| word.run().is_some());
+            |index: &ServiceIndex| services.binary_search_by_key(index, |service| service.index).is_ok();
+        let stray_names = self.names.keys().copied().filter(|index| !is_published(index)).collect();
         TableDump {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
             services,
@@ -96,17 +97,18 @@ impl MemoryTables {
                 .filter(|(_, slot)| slot.incarnation() != 0)
                 .map(|(index, slot)| (*index, *slot))
                 .collect(),
-            stray_names: self.names.keys().copied().filter(|index| !is_published(index)).collect(),
+            stray_names,
         }
     }
 
+    /// A run ends with its map, whatever its header says.
     fn service_dump(&self, index: ServiceIndex, word: ServiceWord) -> Option<ServiceDump> {
         let run = word.run()?;
-        let header = RunHeader::from_records(self.records.get(&run)?, self.records.get(&run.plus(1))?);
-        let first = run.plus(RunHeader::RECORDS);
-        let backends = (0..header.backends())
-            .filter_map(|n| self.records.get(&first.plus(n)).map(RunBackend::from_record))
-            .collect();
+        let header = RunHeader::from_records(&self.record(run)?, &self.record(run.plus(1))?);
+        let first = run.get() + RunHeader::RECORDS;
+        let end = first.saturating_add(header.backends()).min(self.sizes.runs);
+        let records = (first..end).filter_map(|at| self.record(RunOffset::new(at)));
+        let backends = records.map(|record| RunBackend::from_record(&record)).collect();
         let (service, port_name) = self.names.get(&index).map_or(("", ""), ServiceName::names);
         Some(ServiceDump {
             index,
@@ -215,8 +217,9 @@ impl Tables for MemoryTables {
         self.services.get(&index).copied()
     }
 
+    /// As in the kernel's array, records that nobody has written are zero.
     fn record(&self, at: RunOffset) -> Option<Record> {
-        self.records.get(&at).copied()
+        (at.get() < self.sizes.runs).then(|| self.records.get(&at).copied().unwrap_or_default())
     }
 
     fn backend(&self, index: BackendIndex) -> Option<BackendSlot> {

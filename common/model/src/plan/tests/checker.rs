@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use portway_datapath::{
-    BackendIndex, Client, Destination, Family, FrontendKey, FrontendValue, LocalAddress, Membership,
-    NodeConfig, RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceWord, Settings, Tables, Verdict,
-    translate,
+    BackendIndex, BackendSlot, Client, Destination, Family, FrontendKey, FrontendValue, LocalAddress,
+    Membership, NodeConfig, Record, RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceWord, Settings,
+    Tables, Verdict, translate,
 };
 
-use super::world::{Answer, NODE, NODE6, World, addr, destinations, frontend_keys, inside};
+use super::world::{Answer, NODE, NODE6, SIZES, World, addr, destinations, frontend_keys, inside};
 use crate::tables::{FaultyTables, FullTable, MemoryTables, TableOp, TableWriter};
 
 /// What may not be written again yet, and since which grace period.
@@ -35,6 +35,9 @@ pub(super) struct Checker {
     pub(super) lives: u64,
     /// Where a service's traffic policies change, bits are the intersection of old and new for a while.
     keeps_policies: bool,
+    /// Frontends that somebody else's change made wrong: what they answer is not looked at.
+    blind: BTreeSet<FrontendKey>,
+    is_damaged: bool,
 }
 
 impl Checker {
@@ -58,6 +61,34 @@ impl Checker {
             clients: 100,
             lives: u64::MAX,
             keeps_policies: true,
+            blind: BTreeSet::new(),
+            is_damaged: false,
+        }
+    }
+
+    /// Somebody else changed the maps: what that made wrong, or may make wrong for a client that comes back, is not
+    /// looked at until [`Self::see_again`]; all the rest is. `services` had versions or slots that were
+    /// changed.
+    pub(super) fn overlook_damage(&mut self, services: &BTreeSet<ServiceIndex>) {
+        self.followers.iter_mut().for_each(Vec::clear);
+        self.is_damaged = true;
+        self.blind = self.wrong("damage").into_iter().map(|(key, _)| key).collect();
+        let dialled = self
+            .destinations
+            .iter()
+            .map(|to| (FrontendKey::new(to.addr, to.port, to.protocol), read_frontend(&self.tables, to)));
+        let all = frontend_keys().into_iter().map(|key| (key, self.tables.frontend(&key)));
+        let is_theirs = |value: Option<FrontendValue>| value.is_some_and(|v| services.contains(&v.service()));
+        self.blind.extend(dialled.chain(all).filter(|(_, value)| is_theirs(*value)).map(|(key, _)| key));
+    }
+
+    pub(super) fn see_again(&mut self) {
+        self.is_damaged = false;
+        let blind = std::mem::take(&mut self.blind);
+        for (to, followers) in self.destinations.iter().zip(&mut self.followers) {
+            if blind.contains(&FrontendKey::new(to.addr, to.port, to.protocol)) {
+                followers.clear();
+            }
         }
     }
 
@@ -95,13 +126,23 @@ impl Checker {
 
     /// Looks every destination up, by two clients: one that comes back and one that is new.
     pub(super) fn look(&mut self, after: &str) {
+        let wrong = self.wrong(after).into_iter().filter(|(key, _)| !self.blind.contains(key));
+        self.violations.extend(wrong.map(|(_, violation)| violation).collect::<Vec<_>>());
+    }
+
+    /// What is wrong with which frontend.
+    fn wrong(&mut self, after: &str) -> Vec<(FrontendKey, String)> {
         self.clients += 1;
+        let mut wrong = Vec::new();
         for ((to, allowed), followers) in self.destinations.iter().zip(&self.allowed).zip(&mut self.followers)
         {
+            let mut report = |violation| {
+                wrong.push((FrontendKey::new(to.addr, to.port, to.protocol), violation));
+            };
             for (_, (value, before)) in followers.iter() {
                 let answer = answer_of(&self.tables, *value);
                 if !allowed.contains(&answer) && !before.contains(&answer) {
-                    self.violations.push(format!(
+                    report(format!(
                         "after {after}: who follows an earlier {value:?} of {to:?} gets {answer:?}, not one of {allowed:?}"
                     ));
                 }
@@ -118,39 +159,38 @@ impl Checker {
             for netns in [7, self.clients] {
                 let verdict = translate(&self.tables, Client { netns }, *to);
                 if !allowed.iter().any(|answer| fits(&verdict, answer)) {
-                    self.violations
-                        .push(format!("after {after}: {to:?} got {verdict:?}, not one of {allowed:?}"));
+                    report(format!("after {after}: {to:?} got {verdict:?}, not one of {allowed:?}"));
                 }
             }
             let answer = published_answer(&self.tables, to);
             if !allowed.contains(&answer) {
-                self.violations
-                    .push(format!("after {after}: {to:?} gets {answer:?}, not one of {allowed:?}"));
+                report(format!("after {after}: {to:?} gets {answer:?}, not one of {allowed:?}"));
             }
         }
         for key in frontend_keys() {
-            self.look_at_frontend(&key, after);
+            wrong.extend(self.wrong_with(&key, after).into_iter().map(|violation| (key, violation)));
         }
+        wrong
     }
 
-    fn look_at_frontend(&mut self, key: &FrontendKey, after: &str) {
-        let Some(value) = self.tables.frontend(key) else { return };
+    fn wrong_with(&self, key: &FrontendKey, after: &str) -> Vec<String> {
+        let Some(value) = self.tables.frontend(key) else { return Vec::new() };
         let index = value.service();
         let Some(run) = self.tables.service(index).and_then(ServiceWord::run) else {
-            self.violations
-                .push(format!("after {after}: {key:?} points at {index:?}, which is not published"));
-            return;
+            return vec![format!("after {after}: {key:?} points at {index:?}, which is not published")];
         };
         let header = header(&self.tables, run);
+        let mut wrong = Vec::new();
         for set in [Membership::Local, Membership::Cluster] {
             for backend in members(&self.tables, run, &header, set) {
-                let slot = self.tables.backend(backend.index).unwrap();
+                let slot = self.tables.backend(backend.index).unwrap_or(BackendSlot::EMPTY);
                 let is_its = slot.service == index && (slot.addr, slot.port) == (backend.addr, backend.port);
                 if !is_its || (self.keeps_policies && slot.members() & set.bit() == 0) {
-                    self.violations.push(format!("after {after}: {index:?} has {backend:?} with {slot:?}"));
+                    wrong.push(format!("after {after}: {index:?} has {backend:?} with {slot:?}"));
                 }
             }
         }
+        wrong
     }
 
     fn check_reuse(&mut self, op: &TableOp) {
@@ -208,7 +248,7 @@ impl Checker {
         match op {
             TableOp::Publish { service, word } => {
                 let before = self.tables.service(*service).and_then(ServiceWord::run);
-                if let Some(run) = before {
+                if let Some(run) = before.filter(|_| !self.is_overlooked(*service)) {
                     self.runs.push((self.period, run_extent(&self.tables, run)));
                     let tables = maglev_extent(&self.tables, run);
                     // A version may keep the tables of the one before.
@@ -237,8 +277,21 @@ impl Checker {
         }
     }
 
+    /// Those that something reads which is looked at.
     fn published(&self) -> impl Iterator<Item = (ServiceIndex, ServiceWord)> {
-        (1..64).map(ServiceIndex::new).filter_map(|index| Some((index, self.tables.service(index)?)))
+        (1..64)
+            .map(ServiceIndex::new)
+            .filter_map(|index| Some((index, self.tables.service(index)?)))
+            .filter(|(index, _)| !self.is_overlooked(*index))
+    }
+
+    /// Whether damage made everything wrong that is answered by this service.
+    fn is_overlooked(&self, service: ServiceIndex) -> bool {
+        let is_read = |to: &&Destination| {
+            read_frontend(&self.tables, to).is_some_and(|value| value.service() == service)
+                && !self.blind.contains(&FrontendKey::new(to.addr, to.port, to.protocol))
+        };
+        self.is_damaged && !self.destinations.iter().any(|to| is_read(&to))
     }
 }
 
@@ -312,32 +365,41 @@ fn read_frontend(tables: &MemoryTables, to: &Destination) -> Option<FrontendValu
 
 fn answer_of(tables: &MemoryTables, value: FrontendValue) -> Answer {
     let Some(run) = tables.service(value.service()).and_then(ServiceWord::run) else { return Answer::Pass };
+    let Some(kind) = value.kind() else { return Answer::Pass };
     let header = header(tables, run);
-    let set = inside(&header, value.kind().unwrap());
+    let set = inside(&header, kind);
     Answer::OneOf(members(tables, run, &header, set).into_iter().map(|b| (b.addr, b.port.get())).collect())
 }
 
-fn header(tables: &MemoryTables, run: RunOffset) -> RunHeader {
-    RunHeader::from_records(&tables.record(run).unwrap(), &tables.record(run.plus(1)).unwrap())
+/// As in the kernel, records that nobody has written are zero.
+fn record(tables: &MemoryTables, at: u32) -> Record {
+    tables.record(RunOffset::new(at)).unwrap_or_default()
 }
 
+fn header(tables: &MemoryTables, run: RunOffset) -> RunHeader {
+    RunHeader::from_records(&record(tables, run.get()), &record(tables, run.get().saturating_add(1)))
+}
+
+/// Those that lie in the map: a damaged header may say any number.
 fn members(tables: &MemoryTables, run: RunOffset, header: &RunHeader, set: Membership) -> Vec<RunBackend> {
     let (start, len) = header.range(set);
-    let first = run.plus(RunHeader::RECORDS + start);
-    (0..len).map(|n| RunBackend::from_record(&tables.record(first.plus(n)).unwrap())).collect()
+    let first = run.get().saturating_add(RunHeader::RECORDS).saturating_add(start);
+    let end = first.saturating_add(len).min(SIZES.runs);
+    (first..end).map(|at| RunBackend::from_record(&record(tables, at))).collect()
 }
 
 fn run_extent(tables: &MemoryTables, run: RunOffset) -> (u32, u32) {
-    (run.get(), run.get() + RunHeader::RECORDS + header(tables, run).backends())
+    let len = RunHeader::RECORDS.saturating_add(header(tables, run).backends());
+    (run.get(), run.get().saturating_add(len))
 }
 
 fn maglev_extent(tables: &MemoryTables, run: RunOffset) -> (u32, u32) {
     let header = header(tables, run);
     // The flags of a Local policy ask for a second table.
     let tables = if header.flags.bits() & 3 == 0 { 1 } else { 2 };
-    (header.maglev_at, header.maglev_at + tables * header.maglev_size)
+    (header.maglev_at, header.maglev_at.saturating_add(header.maglev_size.saturating_mul(tables)))
 }
 
 const fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
-    a.0 < b.1 && b.0 < a.1
+    a.0 < a.1 && b.0 < b.1 && a.0 < b.1 && b.0 < a.1
 }

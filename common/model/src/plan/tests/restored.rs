@@ -75,11 +75,11 @@ impl Run {
         assert_eq!(usage.runs as usize, 2 * wanted.services.len() + backends);
     }
 
-    pub(super) fn index_of(&self, name: &str) -> ServiceIndex {
+    fn index_of(&self, name: &str) -> ServiceIndex {
         self.tables.inner.tables.dump().services.iter().find(|s| s.service == name).unwrap().index
     }
 
-    pub(super) fn word(&self, index: ServiceIndex) -> ServiceWord {
+    fn word(&self, index: ServiceIndex) -> ServiceWord {
         self.tables.inner.tables.dump().services.iter().find(|s| s.index == index).unwrap().word
     }
 }
