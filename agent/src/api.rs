@@ -8,12 +8,17 @@
 //! | `GET /v1/config` | array of [`Setting`], by key |
 //! | `GET /v1/rejects` | array of [`Reject`]: values that are not used; the rest of their object and file is served |
 //! | `GET /v1/clashes` | array of [`Reject`]: who has not got a frontend because another service owns it |
+//! | `GET /v1/audit` | [`Audit`]: compares everything with the kernel's side, puts nothing right |
+//! | `POST /v1/audit` | [`Audit`]: and puts it right |
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
+
+mod audit;
 
 use std::collections::BTreeMap;
 
 pub use crate::sockets::StaleSockets;
+pub use audit::{Audit, AuditStatus, Difference};
 pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
 use serde::{Deserialize, Serialize};
@@ -26,6 +31,7 @@ pub mod path {
     pub const CONFIG: &str = "/v1/config";
     pub const REJECTS: &str = "/v1/rejects";
     pub const CLASHES: &str = "/v1/clashes";
+    pub const AUDIT: &str = "/v1/audit";
 }
 
 /// The body of an answer that is not 200.
@@ -55,6 +61,8 @@ pub struct Status {
     pub writes: Writes,
     #[serde(default)]
     pub stale_sockets: StaleSockets,
+    #[serde(default)]
+    pub audit: AuditStatus,
     /// Things a person should look at, most serious first; empty when all is well.
     pub warnings: Vec<String>,
 }

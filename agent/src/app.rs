@@ -14,6 +14,7 @@
 //!
 //! A stop leaves programs attached and maps pinned: connections go on, and the next agent takes over.
 
+mod audit;
 mod datapath;
 mod health;
 mod http;

@@ -16,39 +16,56 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Agent {
     socket: PathBuf,
+    patience: Duration,
 }
 
 impl Agent {
     pub(crate) fn at(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), patience: PATIENCE }
+    }
+
+    /// The same agent, for a question that takes longer.
+    pub(crate) fn patient(&self, patience: Duration) -> Self {
+        Self { socket: self.socket.clone(), patience }
     }
 
     /// The answer to `GET path`.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let answer = self.ask(path)?;
-        let body = body(&answer).with_context(|| format!("GET {path} on {}", self.socket.display()))?;
+        self.answer("GET", path)
+    }
+
+    /// The answer to `POST path`.
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.answer("POST", path)
+    }
+
+    fn answer<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T, Failure> {
+        let answer = self.ask(method, path)?;
+        let body = body(&answer).with_context(|| format!("{method} {path} on {}", self.socket.display()))?;
         Ok(serde_json::from_slice(body).with_context(|| {
-            format!("GET {path}: the agent's answer is not what this version expects; are agent and portway of one version?")
+            format!("{method} {path}: the agent's answer is not what this version expects; are agent and portway of one version?")
         })?)
     }
 
-    fn ask(&self, path: &str) -> Result<Vec<u8>, Failure> {
+    fn ask(&self, method: &str, path: &str) -> Result<Vec<u8>, Failure> {
         let mut stream =
             UnixStream::connect(&self.socket).map_err(|error| self.down(error.kind(), &error))?;
         // 1.0: the answer ends where the connection does, and is not cut into chunks.
-        let request = format!("GET {path} HTTP/1.0\r\nHost: portway\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: portway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
         let asked = stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .set_read_timeout(Some(self.patience))
+            .and_then(|()| stream.set_write_timeout(Some(self.patience)))
             .and_then(|()| stream.write_all(request.as_bytes()));
         let mut answer = Vec::new();
         match asked.and_then(|()| stream.read_to_end(&mut answer)) {
             Ok(_) => Ok(answer),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 Err(Failure::agent_down(anyhow!(
-                    "the agent on {} did not answer GET {path} within {} s; look at its log",
+                    "the agent on {} did not answer {method} {path} within {} s; look at its log",
                     self.socket.display(),
-                    PATIENCE.as_secs()
+                    self.patience.as_secs()
                 )))
             }
             Err(error) => Err(Failure::agent_down(

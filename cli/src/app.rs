@@ -5,7 +5,7 @@ use clap::FromArgMatches as _;
 use crate::args::{Args, Bpf, BpfLb, Service, Verb, command};
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::{agent, cleanup, config, lb, output, plan, service, status};
+use crate::{agent, audit, cleanup, config, lb, output, plan, service, status};
 
 pub(crate) fn main() -> ExitCode {
     let matches = command().get_matches();
@@ -27,6 +27,7 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
     let ask = || agent::Agent::at(&args.socket_path);
     match args.verb {
         Verb::Status { verbose } => return status::run(&ask(), verbose, format),
+        Verb::Audit { fix } => return audit::run(&ask(), fix, format),
         Verb::Service { verb: Service::List } => service::list(&ask(), format)?,
         Verb::Service { verb: Service::Get { name } } => service::get(&ask(), &name, format)?,
         Verb::Bpf { verb: Bpf::Lb { verb: BpfLb::List { part, bpf_root } } } => {

@@ -48,6 +48,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Bpf,
     },
+    /// Compare what the kernel holds with what the agent wrote and what is wanted. Exits with 1 if a difference remains
+    Audit {
+        /// Put right what differs; without this nothing is changed
+        #[arg(long)]
+        fix: bool,
+    },
     /// The agent's configuration: each key, its value, where that came from and what becomes of it
     Config {
         /// Also the keys that have their default

@@ -1,11 +1,12 @@
 //! `portway`, the command people type: asks the agent on its unix socket, reads the kernel's maps, or plans without
-//! either. It changes nothing but by `cleanup`.
+//! either. It changes nothing but by `cleanup` and `audit --fix`.
 
 #![forbid(unsafe_code)]
 
 mod agent;
 mod app;
 mod args;
+mod audit;
 mod cleanup;
 mod config;
 mod failure;

@@ -26,6 +26,7 @@ pub mod probe;
 pub mod process;
 pub mod server;
 pub mod socket;
+pub mod tamper;
 pub mod vm;
 pub mod world;
 

@@ -1,5 +1,6 @@
 //! The planner on the kernel's maps: reconciling, retrying what failed, and giving memory back after grace periods.
 
+mod intact;
 mod refused;
 
 use std::time::Duration;
@@ -16,7 +17,9 @@ use crate::api;
 use crate::config::Config;
 use crate::maps::{Grace, GracePeriods, KernelTables, MapError};
 use crate::node::LocalAddresses;
-use crate::programs::{Change, Programs, link_dir};
+use crate::programs::{Change, Links, Programs, link_dir};
+use intact::Intact;
+pub(super) use intact::{Expected, Finding};
 pub(super) use refused::{Cause, Refused};
 
 /// The first wait after a failed write; each further one doubles it.
@@ -54,6 +57,7 @@ pub(super) struct Datapath {
     refused: Refused,
     writes: api::Writes,
     awaiting: usize,
+    intact: Intact,
 }
 
 impl Datapath {
@@ -90,6 +94,7 @@ impl Datapath {
             refused: Refused::default(),
             writes: api::Writes::default(),
             awaiting: 0,
+            intact: Intact::new(),
         };
         if takes_over {
             datapath.request(Ticket::Restored)?;
@@ -227,8 +232,10 @@ impl Datapath {
     }
 
     /// Attaches the programs, or puts them in place of the earlier agent's.
-    pub(super) fn attach(&self, config: &Config) -> anyhow::Result<()> {
-        let changes = self.programs.attach(&config.cgroup_root, &link_dir(&config.bpf_root))?;
+    pub(super) fn attach(&mut self, config: &Config) -> anyhow::Result<()> {
+        let links = link_dir(&config.bpf_root);
+        let changes = self.programs.attach(&config.cgroup_root, &links)?;
+        self.intact.links = Some(Links::open(&config.cgroup_root, &links)?);
         let replaced = changes.iter().filter(|(_, change)| matches!(change, Change::Replaced { .. })).count();
         tracing::info!(
             cgroup = %config.cgroup_root.display(),

@@ -39,6 +39,8 @@ enum Failure {
     Busy,
     Maps(MapError),
     Task(tokio::task::JoinError),
+    /// The comparison failed.
+    Audit(String),
 }
 
 impl IntoResponse for Failure {
@@ -53,6 +55,7 @@ impl IntoResponse for Failure {
             ),
             Self::Maps(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             Self::Task(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            Self::Audit(error) => (StatusCode::INTERNAL_SERVER_ERROR, error),
         };
         (status, Json(api::Error { error })).into_response()
     }
@@ -107,6 +110,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route(path::CONFIG, get(settings))
         .route(path::REJECTS, get(rejects))
         .route(path::CLASHES, get(clashes))
+        .route(path::AUDIT, get(audit).post(fix))
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,
@@ -171,6 +175,14 @@ fn numbered(dump: &TableDump) -> Vec<api::Service> {
 async fn all_rows(State(api): State<Arc<Api>>) -> Result<Json<Vec<portway_model::tables::Row>>, Failure> {
     let dump = api.read_maps(MapReader::dump).await?;
     Ok(Json(rows(&dump)))
+}
+
+async fn audit(State(api): State<Arc<Api>>) -> Result<Json<api::Audit>, Failure> {
+    api.ask(|to| Question::Audit { fix: false, to }).await?.map(Json).map_err(Failure::Audit)
+}
+
+async fn fix(State(api): State<Arc<Api>>) -> Result<Json<api::Audit>, Failure> {
+    api.ask(|to| Question::Audit { fix: true, to }).await?.map(Json).map_err(Failure::Audit)
 }
 
 async fn settings(State(api): State<Arc<Api>>) -> Json<Vec<api::Setting>> {

@@ -1,6 +1,7 @@
 //! The one owner of model and maps. Everyone else asks it by a channel, or reads the maps beside it.
 
 mod answers;
+mod audit;
 mod node;
 mod serving;
 
@@ -15,6 +16,7 @@ use portway_runtime::readiness::{Guard, Readiness};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
+use super::audit::{Audit, AuditMetrics};
 use super::datapath::{Datapath, Ticket};
 use super::health::ProxyHealth;
 use super::http::Api;
@@ -37,6 +39,11 @@ pub(super) enum Question {
     Status(oneshot::Sender<api::Status>),
     Rejects(oneshot::Sender<Vec<api::Reject>>),
     Clashes(oneshot::Sender<Vec<api::Reject>>),
+    /// Compares everything; with `fix` also puts it right. An error is in words.
+    Audit {
+        fix: bool,
+        to: oneshot::Sender<Result<api::Audit, String>>,
+    },
 }
 
 /// What the main thread hands to the owner.
@@ -64,6 +71,7 @@ pub(super) struct Owner {
     /// What an earlier agent left and nobody has spoken of; empty once everything is exact.
     restored: Restored,
     datapath: Datapath,
+    audit: Audit,
     first_sync: FirstSync,
     /// Everything was compared with what the sources say, all that they say being known.
     is_exact: bool,
@@ -118,7 +126,9 @@ impl Owner {
             .kube_proxy_replacement
             .then(|| Sockets::start(datapath.tables().sockets(), &metrics.registry))
             .transpose()?;
+        let audit = Audit::new(AuditMetrics::new(&metrics.registry)?);
         Ok(Self {
+            audit,
             balancer: LoadBalancer::new(config.load_balancer()),
             config,
             metrics,
@@ -152,7 +162,13 @@ impl Owner {
     /// Follows everything until an error that no retry mends.
     pub(super) async fn run(&mut self) -> anyhow::Result<()> {
         loop {
-            let due = [self.datapath.retry_at(), self.addresses_retry, self.tally_at, self.first_sync.due()];
+            let due = [
+                self.datapath.retry_at(),
+                self.addresses_retry,
+                self.tally_at,
+                self.first_sync.due(),
+                self.audit.due_at(),
+            ];
             let due = due.into_iter().flatten().min();
             tokio::select! {
                 event = next_file(&mut self.directory) => self.take_file(event)?,
@@ -169,7 +185,7 @@ impl Owner {
                 }
                 changed = self.addresses.changed() => self.follow_addresses(changed).await?,
                 question = self.asked.recv() => match question {
-                    Some(question) => self.answer(question),
+                    Some(question) => self.answer(question)?,
                     None => return Ok(()),
                 },
                 () = until(due) => self.do_what_is_due().await?,
@@ -216,6 +232,9 @@ impl Owner {
         }
         if is_due(self.datapath.retry_at()) || is_due(self.first_sync.due()) {
             self.program()?;
+        }
+        if is_due(self.audit.due_at()) {
+            self.look()?;
         }
         if is_due(self.tally_at) {
             self.tally_at = None;

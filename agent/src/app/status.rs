@@ -25,6 +25,7 @@ pub(super) struct Facts<'a> {
     pub(super) tallies: Tallies,
     pub(super) writes: Writes,
     pub(super) stale_sockets: api::StaleSockets,
+    pub(super) audit: api::AuditStatus,
     pub(super) without_maglev: usize,
     pub(super) serving: bool,
     /// Files that are broken since the start; what the maps hold of an earlier agent is not removed for them.
@@ -69,6 +70,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         tallies,
         writes,
         stale_sockets,
+        audit,
         without_maglev,
         serving,
         silent_files,
@@ -103,6 +105,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         let services = counted(without_maglev as u64, "service chooses", "services choose");
         warnings.push(format!("{services} at random: the Maglev tables are full"));
     }
+    warnings.extend(super::audit::warnings(&audit));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: config.node_name.clone(),
@@ -125,6 +128,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         maps: Vec::new(),
         writes,
         stale_sockets,
+        audit,
         warnings,
     }
 }

@@ -35,8 +35,7 @@ impl TableReader for MapReader {
         if u64::from(at.get()) + records.len() as u64 > u64::from(runs.entries()) {
             return Ok(false);
         }
-        let words =
-            runs.read(at.get(), records.len() as u32).map_err(MapError::map(MapId::Runs, "read"))?;
+        let words = runs.read(at.get(), records.len() as u32).map_err(MapError::map(MapId::Runs, "read"))?;
         let mut held = words.chunks_exact(RECORD_WORDS / 2);
         Ok(records.iter().all(|record| {
             held.next().is_some_and(|words| words.iter().copied().flat_map(halves).eq(record.iter().copied()))

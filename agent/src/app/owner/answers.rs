@@ -22,13 +22,15 @@ impl Owner {
         self.sources.rejects().chain(self.balancer.rejects())
     }
 
-    pub(super) fn answer(&self, question: Question) {
+    pub(super) fn answer(&mut self, question: Question) -> anyhow::Result<()> {
         // Whoever asked may have gone meanwhile: then nobody needs the answer.
         match question {
             Question::Status(to) => drop(to.send(self.status())),
             Question::Rejects(to) => drop(to.send(self.rejects().collect())),
             Question::Clashes(to) => drop(to.send(self.balancer.conflicts().collect())),
+            Question::Audit { fix, to } => drop(to.send(self.compare(fix)?)),
         }
+        Ok(())
     }
 
     fn status(&self) -> api::Status {
@@ -40,10 +42,11 @@ impl Owner {
             late: if self.first_sync.is_late() { self.sources.unsynced() } else { Vec::new() },
             tallies: self.tallies(),
             writes: self.datapath.writes(),
+            audit: self.audit.status(),
+            stale_sockets: self.sockets.as_ref().map(Sockets::status).unwrap_or_default(),
             without_maglev: self.datapath.planner().without_maglev().len(),
             serving: self.serves,
             silent_files: if self.prune_is_due && self.is_exact { self.sources.silent_files() } else { 0 },
         })
     }
 }
-            stale_sockets: self.sockets.as_ref().map(Sockets::status).unwrap_or_default(),

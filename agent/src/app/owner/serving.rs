@@ -105,6 +105,7 @@ impl Owner {
         }
         self.protect_node_ports();
         self.serves = true;
+        self.audit.begin();
         Ok(())
     }
 
