@@ -265,8 +265,7 @@ impl Audit {
 /// [`api::Difference::kind`] of what the agent has not programmed.
 const PLAN: &str = "plan";
 
-/// Whether the kernel is as written; with `compare` also whether that is what is wanted, which only maps that are as
-/// written tell.
+/// Whether the kernel is as written; with `compare` also whether that is what is wanted.
 fn find<D: Desired>(
     datapath: &mut Datapath,
     desired: &D,
@@ -274,8 +273,7 @@ fn find<D: Desired>(
     compare: bool,
 ) -> anyhow::Result<Found> {
     let findings = datapath.findings(expected)?;
-    let is_damaged = findings.iter().any(|finding| matches!(finding, Finding::Element(_)));
-    let unprogrammed = if compare && !is_damaged { datapath.differences(desired)? } else { Vec::new() };
+    let unprogrammed = if compare { datapath.differences(desired) } else { Vec::new() };
     Ok(Found { findings, unprogrammed })
 }
 

@@ -104,9 +104,9 @@ impl Datapath {
         failures
     }
 
-    /// What the maps hold otherwise than `desired` says. Costs a dump.
-    pub(in crate::app) fn differences<D: Desired>(&self, desired: &D) -> anyhow::Result<Vec<Difference>> {
-        Ok(self.planner.differences(&self.tables.dump()?, desired, &self.dirty))
+    /// Where what was written is not what `desired` says.
+    pub(in crate::app) fn differences<D: Desired>(&self, desired: &D) -> Vec<Difference> {
+        self.planner.differences(desired, &self.dirty)
     }
 
     /// Everything is to be compared by the next reconcile.
