@@ -111,11 +111,10 @@ fn full(status: &Status) -> String {
     text.push_str(&format!("\nMaps:\n{}", indented(&maps.to_string())));
     text.push_str(&refused("Not programmed, tried again", &status.writes.refused));
     text.push_str(&format!("\nWaiting for a grace period: {}\n", status.writes.awaiting_grace));
-    text
     text.push_str(&stale_sockets(&status.stale_sockets));
+    text
 }
 
-/// The block as Cilium prints it, which scripts read.
 fn stale_sockets(sockets: &StaleSockets) -> String {
     let StaleSockets { closed_tcp, closed_udp, failed, last_error, forgotten, kept, waiting, .. } = sockets;
     let mut line = format!(
@@ -129,6 +128,7 @@ fn stale_sockets(sockets: &StaleSockets) -> String {
     line
 }
 
+/// The block as Cilium prints it, which scripts read.
 fn details(replacement: &KubeProxyReplacement) -> String {
     let mut table = Table::plain();
     table.row(["Status:", &replacement.status]);
