@@ -29,8 +29,8 @@ use crate::api;
 use crate::config::Config;
 use crate::maps::Grace;
 use crate::node::{Addresses, LocalAddresses, netns_cookie};
-
 use crate::sockets::Sockets;
+
 /// Events of watches that are taken before what they changed is programmed.
 const BATCH: usize = 512;
 
@@ -71,12 +71,12 @@ pub(super) struct Owner {
     /// What an earlier agent left and nobody has spoken of; empty once everything is exact.
     restored: Restored,
     datapath: Datapath,
+    /// `None` where no program is attached.
+    sockets: Option<Sockets>,
     audit: Audit,
     first_sync: FirstSync,
     /// Everything was compared with what the sources say, all that they say being known.
     is_exact: bool,
-    /// `None` where no program is attached.
-    sockets: Option<Sockets>,
     /// When what is taken at the moment was seen.
     seen_at: Instant,
     /// When the oldest change that is not programmed yet was seen.
@@ -118,14 +118,14 @@ impl Owner {
         let (reports, grace_reports) = mpsc::unbounded_channel();
         let (datapath, restored) = Datapath::new(kernel_side, &config, metrics.clone(), reports)?;
         api.watch_maps(datapath.tables().reader());
-        drop(loading);
-        let timeout = config.api_server.as_ref().map(|api_server| api_server.sync_timeout);
-        let first_sync = FirstSync::new(!restored.is_empty(), timeout, tokio::time::Instant::now());
-        tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
         let sockets = config
             .kube_proxy_replacement
             .then(|| Sockets::start(datapath.tables().sockets(), &metrics.registry))
             .transpose()?;
+        drop(loading);
+        let timeout = config.api_server.as_ref().map(|api_server| api_server.sync_timeout);
+        let first_sync = FirstSync::new(!restored.is_empty(), timeout, tokio::time::Instant::now());
+        tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
         let audit = Audit::new(AuditMetrics::new(&metrics.registry)?);
         Ok(Self {
             audit,
@@ -144,12 +144,12 @@ impl Owner {
             sources,
             restored,
             datapath,
+            sockets,
             first_sync,
             is_exact: false,
             seen_at: Instant::now(),
             changed_at: None,
             tally_at: None,
-            sockets,
             serves: false,
             starting: Some(starting),
             prune_is_due: true,

@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use portway_datapath::{Addr, Family, Port, Protocol, ServiceIndex, SocketTranslation};
@@ -68,6 +68,8 @@ struct Target {
 #[derive(Default)]
 struct Scan {
     cookies: Vec<u64>,
+    /// Those that were nowhere at the last look.
+    unseen: HashMap<u64, SocketTranslation>,
     targets: HashMap<u64, Target>,
     kept: u64,
     /// Connections to nobody's address whose time has not come.
@@ -111,17 +113,18 @@ impl Sweeper {
         let since = |at: Instant| now.saturating_duration_since(at);
         let collects = since(self.collected_at.unwrap_or(self.started)) >= COLLECT_EVERY
             || is_full && self.collected_at.is_none_or(|at| since(at) >= COLLECT_FULL_EVERY);
-        let mut missing: HashSet<u64> = scan.targets.keys().copied().collect();
-        if collects {
+        let mut missing: HashSet<u64> = scan.targets.keys().chain(scan.unseen.keys()).copied().collect();
+        let lists = if collects {
             self.collected_at = Some(now);
             missing.extend(&scan.cookies);
-        } else if !self.unseen.is_empty() {
-            missing.extend(scan.cookies.iter().filter(|cookie| self.unseen.contains(*cookie)));
-        }
+            all_lists()
+        } else {
+            lists(scan.targets.values().map(|target| &target.translation).chain(scan.unseen.values()))
+        };
         if missing.is_empty() {
             self.unseen.clear();
         } else {
-            self.look(&scan, missing, now);
+            self.look(&scan, &lists, missing, now);
         }
         self.tally.swept(now.elapsed(), tracked, scan.kept, scan.waiting + self.spared.len() as u64);
         let again = (!self.unseen.is_empty()).then(|| now + SECOND_LOOK);
@@ -131,13 +134,16 @@ impl Sweeper {
 
     /// Reads all entries and judges them, each route once.
     fn scan(&mut self, now: Instant) -> Result<Scan, MapError> {
-        let Self { endpoints, table, .. } = self;
+        let Self { endpoints, table, unseen, .. } = self;
         let mut scan = Scan::default();
         let mut verdicts: HashMap<Route, Verdict> = HashMap::new();
         let mut absent = HashSet::new();
         let mut failure = None;
         table.for_each(|cookie, translation| {
             scan.cookies.push(cookie);
+            if unseen.contains(&cookie) {
+                scan.unseen.insert(cookie, translation);
+            }
             let Some(route) = Route::of(&translation) else { return };
             let verdict = match verdicts.get(&route) {
                 Some(verdict) => *verdict,
@@ -175,8 +181,7 @@ impl Sweeper {
     }
 
     /// Looks for these sockets in every namespace, closes those that are stale, and forgets those that are nowhere.
-    fn look(&mut self, scan: &Scan, mut missing: HashSet<u64>, now: Instant) {
-        let lists = if missing.len() == scan.targets.len() { lists(&scan.targets) } else { all_lists() };
+    fn look(&mut self, scan: &Scan, lists: &[(Family, Protocol)], mut missing: HashSet<u64>, now: Instant) {
         let mut closed = HashSet::new();
         let namespaces = match Namespaces::find() {
             Ok(namespaces) => namespaces,
@@ -186,7 +191,7 @@ impl Sweeper {
             }
         };
         let errors = namespaces.each(|diag| {
-            for &(family, protocol) in &lists {
+            for &(family, protocol) in lists {
                 let mut found = Vec::new();
                 diag.connected(family, protocol, |socket| {
                     if missing.remove(&socket.cookie) && scan.targets.contains_key(&socket.cookie) {
@@ -312,14 +317,14 @@ fn judge(
 }
 
 /// What must be listed to find these: an IPv4 backend is also the peer of IPv6 sockets.
-fn lists(targets: &HashMap<u64, Target>) -> Vec<(Family, Protocol)> {
-    let mut protocols = BTreeSet::new();
-    for Target { translation, .. } in targets.values() {
-        protocols.extend(Protocol::from_number(translation.protocol));
+fn lists<'t>(translations: impl Iterator<Item = &'t SocketTranslation>) -> Vec<(Family, Protocol)> {
+    let mut wanted = HashSet::new();
+    for translation in translations {
+        if let Some(protocol) = Protocol::from_number(translation.protocol) {
+            wanted.extend([(translation.backend.family(), protocol), (Family::V6, protocol)]);
+        }
     }
-    let has_v4 = targets.values().any(|target| target.translation.backend.family() == Family::V4);
-    let lists = all_lists().into_iter();
-    lists.filter(|(family, p)| protocols.contains(p) && (has_v4 || *family == Family::V6)).collect()
+    all_lists().into_iter().filter(|list| wanted.contains(list)).collect()
 }
 
 /// UDP first: it is short.

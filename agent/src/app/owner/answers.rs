@@ -4,8 +4,8 @@ use super::{Owner, Question};
 use crate::api;
 use crate::app::metrics::Tallies;
 use crate::app::status;
-
 use crate::sockets::Sockets;
+
 impl Owner {
     pub(super) fn tallies(&self) -> Tallies {
         let addresses = self.local_addresses.interfaces.iter().map(|interface| interface.addresses.len());
@@ -42,8 +42,8 @@ impl Owner {
             late: if self.first_sync.is_late() { self.sources.unsynced() } else { Vec::new() },
             tallies: self.tallies(),
             writes: self.datapath.writes(),
-            audit: self.audit.status(),
             stale_sockets: self.sockets.as_ref().map(Sockets::status).unwrap_or_default(),
+            audit: self.audit.status(),
             without_maglev: self.datapath.planner().without_maglev().len(),
             serving: self.serves,
             silent_files: if self.prune_is_due && self.is_exact { self.sources.silent_files() } else { 0 },
