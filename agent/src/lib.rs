@@ -12,3 +12,4 @@ pub mod maps;
 pub mod node;
 pub mod programs;
 pub mod sockets;
+mod versions;

@@ -8,6 +8,8 @@
 //! reader   dumps, counters, facts; also without write access, also with the agent down
 //! compare  what they hold, word by word, for the planner to compare with what it wrote
 //! check    does what the maps hold make sense
+//! earlier  what the programs of an earlier agent have learned → the maps of this one
+//! numbering   services and backends by their numbers, and in those of another set
 //! intact   are the pins where the next agent looks
 //! sockets  what programs remember of sockets, and where it leads now
 //! grace    when may memory be reused that programs could still look at
@@ -21,12 +23,14 @@
 mod array;
 mod check;
 mod compare;
+mod earlier;
 mod error;
 mod grace;
 mod intact;
 mod layout;
 mod mapped;
 mod node;
+mod numbering;
 mod open;
 mod reader;
 mod set;
@@ -38,6 +42,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 pub use check::Inconsistency;
+pub use earlier::Adopted;
 pub use error::MapError;
 pub use grace::{Grace, GracePeriods, RETRY, RcuWaiter};
 pub use intact::PinFault;
@@ -60,11 +65,13 @@ pub struct KernelTables {
     /// Made by this process: no program reads them before the programs are loaded.
     fresh_frontends: bool,
     fresh_local_addresses: bool,
+    earlier: earlier::Earlier,
 }
 
 impl KernelTables {
-    fn new(reader: MapReader, opening: &Opening) -> Self {
+    fn new(reader: MapReader, opening: &Opening, earlier: earlier::Earlier) -> Self {
         Self {
+            earlier,
             reader,
             store_program: None,
             fresh_frontends: opening.published != Published::Reused,

@@ -11,6 +11,7 @@ use portway_datapath::SocketTranslation;
 use portway_datapath::layout::Sizes;
 
 use crate::context::SockAddr;
+use crate::earlier;
 use crate::outcome::Error;
 
 #[map(name = "pw_sock")]
@@ -23,19 +24,23 @@ pub(crate) fn remember(cookie: u64, translation: &SocketTranslation) -> Result<(
     SOCKETS.insert(cookie, translation, u64::from(BPF_ANY)).map_err(|_| Error::Unremembered)
 }
 
-/// Forgets the translation of a socket; whether there was one.
+/// Forgets the translation of a socket; whether there was one. `BOTH`: also an earlier agent's.
 #[inline(always)]
-pub(crate) fn forget(cookie: u64) -> bool {
+pub(crate) fn forget<const BOTH: bool>(cookie: u64) -> bool {
+    // The earlier one first: whoever copies it looks whether it is still there afterwards, and takes the copy back.
+    let earlier = BOTH && earlier::forget(cookie);
     // Deleting locks the bucket, also for nothing; looking doesn't.
-    recall(cookie).is_some() && SOCKETS.remove(cookie).is_ok()
+    let own = recall::<false>(cookie).is_some() && SOCKETS.remove(cookie).is_ok();
+    earlier || own
 }
 
-/// The translation of a socket; `None` where it was never translated.
+/// The translation of a socket; `None` where it was never translated. `BOTH`: also an earlier agent's.
 #[inline(always)]
-pub(crate) fn recall<'a>(cookie: u64) -> Option<&'a SocketTranslation> {
+pub(crate) fn recall<'a, const BOTH: bool>(cookie: u64) -> Option<&'a SocketTranslation> {
     // SAFETY: a value of the map. It is written in the socket's connect and removed in its release, which the kernel
     // does not run beside another call on the socket.
-    unsafe { SOCKETS.get(cookie) }
+    let own = unsafe { SOCKETS.get(cookie) };
+    if BOTH { own.or_else(|| earlier::recall(cookie)) } else { own }
 }
 
 /// The translation of a UDP socket that is connected now.
@@ -43,6 +48,9 @@ pub(crate) fn recall<'a>(cookie: u64) -> Option<&'a SocketTranslation> {
 /// connect(2) with `AF_UNSPEC` dissolves a socket's association without passing a hook: the entry counts only while the
 /// socket is connected to what it tells.
 #[inline(always)]
-pub(crate) fn recall_connected<'a>(ctx: &SockAddr<'_>, cookie: u64) -> Option<&'a SocketTranslation> {
-    recall(cookie).filter(|translation| translation.backend_port == ctx.connected_port())
+pub(crate) fn recall_connected<'a, const BOTH: bool>(
+    ctx: &SockAddr<'_>,
+    cookie: u64,
+) -> Option<&'a SocketTranslation> {
+    recall::<BOTH>(cookie).filter(|translation| translation.backend_port == ctx.connected_port())
 }

@@ -13,6 +13,7 @@
 //! getpeername4, getpeername6  peer: backend -> frontend
 //! post_bind4, post_bind6      denies a bind that would take a NodePort
 //! sock_release                counts translated sockets that end
+//! …_both                      the same on the maps of an earlier agent too, while a new one takes over ([`earlier`])
 //! pw_store_word               never attached; user space runs it to change a hash map's element in place
 //! ```
 
@@ -23,6 +24,7 @@ mod bind;
 mod connect;
 mod connected;
 mod context;
+mod earlier;
 mod maps;
 mod outcome;
 mod peer;

@@ -1,6 +1,6 @@
 //! The maps, and the [`Tables`] of the decisions on them.
 //!
-//! Nothing outside this module and [`crate::connected`] touches a map. Sizes are the defaults; the loader overrides
+//! Nothing outside this module, [`crate::connected`] and [`crate::earlier`] touches a map. Sizes are the defaults; the loader overrides
 //! them.
 
 use core::ptr;
@@ -117,20 +117,13 @@ impl Tables for KernelTables {
 
     #[inline(always)]
     fn affinity(&self, key: &AffinityKey) -> Option<AffinityValue> {
-        let value = AFFINITY.get_ptr(key)?;
-        // SAFETY: a value of the map, 8-byte aligned; an element that is reused meanwhile is what the type allows for.
-        unsafe {
-            Some(AffinityValue {
-                backend: load(&raw const (*value).backend),
-                last_used: load(&raw const (*value).last_used),
-            })
-        }
+        affinity_of(&AFFINITY, key)
     }
 
     #[inline(always)]
     fn set_affinity(&self, key: &AffinityKey, value: AffinityValue) {
         match AFFINITY.get_ptr_mut(key) {
-            // SAFETY: as in `affinity`; each word changes by one store.
+            // SAFETY: as in `affinity_of`; each word changes by one store.
             Some(old) => unsafe {
                 store(&raw mut (*old).backend, value.backend);
                 store(&raw mut (*old).last_used, value.last_used);
@@ -141,20 +134,13 @@ impl Tables for KernelTables {
 
     #[inline(always)]
     fn exchange(&self, key: &ExchangeKey) -> Option<ExchangeValue> {
-        let value = EXCHANGES.get_ptr(key)?;
-        // SAFETY: a value of the map, 8-byte aligned; the backend is checked against its slot.
-        unsafe {
-            Some(ExchangeValue {
-                backend: load(&raw const (*value).backend),
-                last_used: load(&raw const (*value).last_used),
-            })
-        }
+        exchange_of(&EXCHANGES, key)
     }
 
     #[inline(always)]
     fn set_exchange(&self, key: &ExchangeKey, value: ExchangeValue) {
         match EXCHANGES.get_ptr_mut(key) {
-            // SAFETY: as in `exchange`; each word changes by one store.
+            // SAFETY: as in `exchange_of`; each word changes by one store.
             Some(old) => unsafe {
                 store(&raw mut (*old).backend, value.backend);
                 store(&raw mut (*old).last_used, value.last_used);
@@ -165,14 +151,13 @@ impl Tables for KernelTables {
 
     #[inline(always)]
     fn reply(&self, key: &ReplyKey) -> Option<ReplyValue> {
-        // SAFETY: a value of the map; all fields are integers. A half-written one is told by its tag.
-        REPLIES.get_ptr(key).map(|value| unsafe { ptr::read_volatile(value) })
+        reply_of(&REPLIES, key)
     }
 
     #[inline(always)]
     fn set_reply(&self, key: &ReplyKey, value: ReplyValue) {
         match REPLIES.get_ptr_mut(key) {
-            // SAFETY: as in `reply`.
+            // SAFETY: as in `reply_of`.
             Some(old) => unsafe { ptr::write_volatile(old, value) },
             None => self.count_if_full(REPLIES.insert(key, value, u64::from(BPF_ANY))),
         }
@@ -208,6 +193,45 @@ impl KernelTables {
             self.count(Counter::Unremembered);
         }
     }
+}
+
+/// The entry of `pw_affinity`, or of an earlier agent's.
+#[inline(always)]
+pub(crate) fn affinity_of(
+    map: &LruHashMap<AffinityKey, AffinityValue>,
+    key: &AffinityKey,
+) -> Option<AffinityValue> {
+    let value = map.get_ptr(key)?;
+    // SAFETY: a value of the map, 8-byte aligned; an element that is reused meanwhile is what the type allows for.
+    unsafe {
+        Some(AffinityValue {
+            backend: load(&raw const (*value).backend),
+            last_used: load(&raw const (*value).last_used),
+        })
+    }
+}
+
+/// The entry of `pw_sock_udp`, or of an earlier agent's.
+#[inline(always)]
+pub(crate) fn exchange_of(
+    map: &LruHashMap<ExchangeKey, ExchangeValue>,
+    key: &ExchangeKey,
+) -> Option<ExchangeValue> {
+    let value = map.get_ptr(key)?;
+    // SAFETY: a value of the map, 8-byte aligned; the backend is checked against its slot.
+    unsafe {
+        Some(ExchangeValue {
+            backend: load(&raw const (*value).backend),
+            last_used: load(&raw const (*value).last_used),
+        })
+    }
+}
+
+/// The entry of `pw_sock_replies`, or of an earlier agent's.
+#[inline(always)]
+pub(crate) fn reply_of(map: &LruHashMap<ReplyKey, ReplyValue>, key: &ReplyKey) -> Option<ReplyValue> {
+    // SAFETY: a value of the map; all fields are integers. A half-written one is told by its tag.
+    map.get_ptr(key).map(|value| unsafe { ptr::read_volatile(value) })
 }
 
 /// Which hash map [`store_word`] changes; the numbers are `pw_store_word`'s interface.

@@ -12,14 +12,19 @@ use crate::outcome::{Error, Outcome, verdict};
 
 #[cgroup_sock(sock_release)]
 pub(crate) fn sock_release(ctx: SockContext) -> i32 {
-    verdict(try_release(&ctx))
+    verdict(try_release::<false>(&ctx))
+}
+
+#[cgroup_sock(sock_release)]
+pub(crate) fn sock_release_both(ctx: SockContext) -> i32 {
+    verdict(try_release::<true>(&ctx))
 }
 
 #[inline(always)]
-fn try_release(ctx: &SockContext) -> Result<Outcome, Error> {
+fn try_release<const BOTH: bool>(ctx: &SockContext) -> Result<Outcome, Error> {
     // SAFETY: the helper takes the context of this program.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    if connected::forget(cookie) {
+    if connected::forget::<BOTH>(cookie) {
         KernelTables.count(Counter::Releases);
     }
     Ok(Outcome::Proceed)

@@ -17,7 +17,7 @@ use crate::api;
 use crate::config::Config;
 use crate::maps::{Grace, GracePeriods, KernelTables, MapError};
 use crate::node::LocalAddresses;
-use crate::programs::{Change, Links, Programs, link_dir};
+use crate::programs::{Change, Links, Programs, link_dir, retire_other_versions};
 use intact::Intact;
 pub(super) use intact::{Expected, Finding};
 pub(super) use refused::{Cause, Refused};
@@ -232,10 +232,24 @@ impl Datapath {
     }
 
     /// Attaches the programs, or puts them in place of the earlier agent's.
+    ///
+    /// Where that one's programs have learned things in other maps than ours, they are moved over on the way.
     pub(super) fn attach(&mut self, config: &Config) -> anyhow::Result<()> {
-        let links = link_dir(&config.bpf_root);
-        let changes = self.programs.attach(&config.cgroup_root, &links)?;
-        self.intact.links = Some(Links::open(&config.cgroup_root, &links)?);
+        let (cgroup, links) = (&config.cgroup_root, link_dir(&config.bpf_root));
+        if self.tables.has_earlier() {
+            let began = Instant::now();
+            let unread = self.tables.adopt_unread()?;
+            self.programs.attach_both(cgroup, &links)?;
+            let rest = self.tables.adopt()?;
+            tracing::info!(%unread, %rest, took = ?began.elapsed(), "took over what an earlier agent's programs know");
+        }
+        let changes = self.programs.attach(cgroup, &links)?;
+        self.intact.links = Some(Links::open(cgroup, &links)?);
+        self.tables.forget_earlier()?;
+        let retired = retire_other_versions(&links)?;
+        if !retired.is_empty() {
+            tracing::info!(?retired, "removed what other layout versions had pinned");
+        }
         let replaced = changes.iter().filter(|(_, change)| matches!(change, Change::Replaced { .. })).count();
         tracing::info!(
             cgroup = %config.cgroup_root.display(),

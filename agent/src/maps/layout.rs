@@ -137,6 +137,31 @@ impl MapId {
         }
     }
 
+    /// The pin, and the name in the object, of an earlier agent's map of this sort: of those that programs fill.
+    pub const fn earlier_name(self) -> Option<&'static str> {
+        match self {
+            Self::Sock => Some(names::SOCK_OLD),
+            Self::SockUdp => Some(names::SOCK_UDP_OLD),
+            Self::SockReplies => Some(names::SOCK_REPLIES_OLD),
+            Self::Affinity => Some(names::AFFINITY_OLD),
+            Self::Frontends
+            | Self::Services
+            | Self::Runs
+            | Self::Maglev
+            | Self::Backends
+            | Self::SourceRanges
+            | Self::ServiceNames
+            | Self::LocalAddresses
+            | Self::Config
+            | Self::Metrics => None,
+        }
+    }
+
+    /// Whether entries that programs fill name a service or a backend by its number.
+    pub const fn refers_by_number(self) -> bool {
+        matches!(self, Self::Sock | Self::SockUdp | Self::Affinity)
+    }
+
     /// The configuration key that makes room in this map; `None` where its size is fixed.
     pub const fn size_key(self) -> Option<&'static str> {
         match self {

@@ -10,11 +10,14 @@ use portway_datapath::layout::Sizes;
 
 use super::KernelTables;
 use super::check::{Inconsistency, check};
+use super::earlier::Earlier;
 use super::error::MapError;
 use super::layout::{LayoutDifference, LayoutField, MapId};
+use super::numbering::{Numbering, fits};
 use super::reader::MapReader;
 use super::set::{MapSet, is_missing, pin_dir};
 use super::sys::{Access, RawMap, is_bpf_fs};
+use crate::versions;
 
 /// What was found when the maps were opened, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +55,8 @@ pub enum Origin {
 
 enum Pinned {
     Matches(RawMap),
-    Differs(LayoutDifference),
+    /// The map, unless it is something else that is pinned.
+    Differs(LayoutDifference, Option<RawMap>),
     Missing,
 }
 
@@ -67,10 +71,13 @@ impl KernelTables {
         }
         let dir = pin_dir(bpf_root);
         std::fs::create_dir_all(&dir).map_err(MapError::pin("make", &dir))?;
-        let (maps, opening) = assemble(&dir, sizes, None)?;
+        if let Some(version) = dir.parent() {
+            versions::mark(version).map_err(MapError::pin("make a directory in", version))?;
+        }
+        let (maps, opening, earlier) = assemble(&dir, sizes, None)?;
         let reader = MapReader { maps: Arc::new(maps) };
         if opening.published != Published::Reused {
-            return Ok((Self::new(reader, &opening), opening));
+            return Ok((Self::new(reader, &opening, earlier), opening));
         }
         let found = match reader.dump() {
             Ok(dump) => check(&dump, &reader.sizes()),
@@ -78,38 +85,47 @@ impl KernelTables {
             Err(error) => return Err(error),
         };
         match found {
-            Ok(()) => Ok((Self::new(reader, &opening), opening)),
+            Ok(()) => Ok((Self::new(reader, &opening, earlier), opening)),
             Err(inconsistency) => {
-                let (maps, opening) = assemble(&dir, sizes, Some(Reason::Inconsistent(inconsistency)))?;
+                let anew = Some(Reason::Inconsistent(inconsistency));
+                let (maps, opening, earlier) = assemble(&dir, sizes, anew)?;
                 let reader = MapReader { maps: Arc::new(maps) };
-                Ok((Self::new(reader, &opening), opening))
+                Ok((Self::new(reader, &opening, earlier), opening))
             }
         }
     }
 }
 
 /// Opens or creates every map. `anew`: don't take the published ones over.
-fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, Opening), MapError> {
+fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, Opening, Earlier), MapError> {
     let mut pinned = BTreeMap::new();
     for map in MapId::ALL {
         pinned.insert(map, look(dir, map, sizes)?);
     }
     let published = anew.map_or_else(|| judge(&pinned), Published::Replaced);
+    // What programs remember by numbers is remembered in those of the earlier set.
+    let numbering = matches!(published, Published::Replaced(_)).then(|| Arc::new(numbering(&pinned)));
+    let mut earlier = Earlier::default();
     let mut others = BTreeMap::new();
     let mut maps = BTreeMap::new();
     let mut new = Vec::new();
     for (map, pinned) in pinned {
-        // Affinity and exchanges outlive the slots that they refer to: a reference that is not of the service that is
-        // asked for is refused, one that happens to be is a backend of it.
-        let reusable = !map.is_published() || published == Published::Reused;
-        let origin = match pinned {
+        let reusable = match map.is_published() {
+            true => published == Published::Reused,
+            false => numbering.is_none() || !map.refers_by_number(),
+        };
+        let (origin, old) = match pinned {
             Pinned::Matches(raw) if reusable => {
                 maps.insert(map, raw);
-                Origin::Reused
+                (Origin::Reused, None)
             }
-            Pinned::Differs(difference) => Origin::Replaced(difference),
-            Pinned::Matches(_) | Pinned::Missing => Origin::Created,
+            Pinned::Differs(difference, old) => (Origin::Replaced(difference), old),
+            Pinned::Matches(old) => (Origin::Created, Some(old)),
+            Pinned::Missing => (Origin::Created, None),
         };
+        if let Some(old) = old {
+            earlier.add(map, old, numbering.as_ref()).map_err(MapError::map(map, "look at"))?;
+        }
         if origin != Origin::Reused {
             maps.insert(map, create(map, sizes)?);
             new.push(map);
@@ -118,6 +134,11 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
             others.insert(map, origin);
         }
     }
+    // The earlier maps keep a pin: an agent that takes over from this one in the middle goes on with them.
+    let ours = maps.values().map(RawMap::number).collect::<Result<Vec<_>, _>>();
+    let ours = ours.map_err(MapError::pin("look at the maps of", dir))?;
+    earlier.find(dir, numbering.as_ref(), &ours)?;
+    earlier.pin(dir)?;
     // Every old pin goes before the first new one comes: a start that ends between leaves pins missing, and the next
     // one begins anew. Old and new maps side by side could pass for one set, and programs may still run on the old.
     for map in &new {
@@ -132,22 +153,38 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
     let set = MapSet::new(Access::ReadWrite, |map| {
         maps.remove(&map).ok_or_else(|| MapError::NoMaps { dir: dir.to_owned() })
     })?;
-    Ok((set, Opening { published, others }))
+    Ok((set, Opening { published, others }, earlier))
+}
+
+/// What the numbers of the pinned set mean; nothing where it cannot be read.
+fn numbering(pinned: &BTreeMap<MapId, Pinned>) -> Numbering {
+    let raw = |map: MapId| match pinned.get(&map)? {
+        Pinned::Matches(raw) | Pinned::Differs(_, Some(raw)) if fits(map, raw) => Some(raw),
+        Pinned::Matches(_) | Pinned::Differs(..) | Pinned::Missing => None,
+    };
+    let read = raw(MapId::ServiceNames).zip(raw(MapId::Backends));
+    let read = read.map(|(names, backends)| Numbering::read(names, backends));
+    read.transpose().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the services and backends of the earlier agent cannot be read: affinity begins anew");
+        None
+    })
+    .unwrap_or_default()
 }
 
 fn look(dir: &Path, map: MapId, sizes: &Sizes) -> Result<Pinned, MapError> {
     let path = dir.join(map.name());
     let wanted = map.layout(sizes);
     match RawMap::open(&path, Access::ReadWrite) {
-        Ok(raw) => Ok(wanted.difference(raw.info()).map_or_else(|| Pinned::Matches(raw), Pinned::Differs)),
+        Ok(raw) => Ok(match wanted.difference(raw.info()) {
+            None => Pinned::Matches(raw),
+            Some(difference) => Pinned::Differs(difference, Some(raw)),
+        }),
         Err(e) if is_missing(&e) => Ok(Pinned::Missing),
         // Something else is pinned here: a program, a link.
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => Ok(Pinned::Differs(LayoutDifference {
-            map,
-            field: LayoutField::Kind,
-            found: 0,
-            wanted: wanted.kind as u32,
-        })),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            let (field, wanted) = (LayoutField::Kind, wanted.kind as u32);
+            Ok(Pinned::Differs(LayoutDifference { map, field, found: 0, wanted }, None))
+        }
         Err(source) => Err(MapError::Pin { action: "open", path, source }),
     }
 }
@@ -158,7 +195,7 @@ fn judge(pinned: &BTreeMap<MapId, Pinned>) -> Published {
     for (map, pinned) in pinned.iter().filter(|(map, _)| map.is_published()) {
         match pinned {
             Pinned::Matches(_) => any = true,
-            Pinned::Differs(difference) => return Published::Replaced(Reason::Layout(*difference)),
+            Pinned::Differs(difference, _) => return Published::Replaced(Reason::Layout(*difference)),
             Pinned::Missing => missing = missing.or(Some(*map)),
         }
     }

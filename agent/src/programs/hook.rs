@@ -50,6 +50,23 @@ impl Hook {
         }
     }
 
+    /// The program that reads an earlier agent's maps too; `None` where none is needed.
+    pub(super) const fn both_name(self) -> Option<&'static str> {
+        match self {
+            Self::Recvmsg4 => Some("recvmsg4_both"),
+            Self::Recvmsg6 => Some("recvmsg6_both"),
+            Self::Getpeername4 => Some("getpeername4_both"),
+            Self::Getpeername6 => Some("getpeername6_both"),
+            Self::SockRelease => Some("sock_release_both"),
+            Self::Sendmsg4 => Some("sendmsg4_both"),
+            Self::Sendmsg6 => Some("sendmsg6_both"),
+            Self::Connect4 => Some("connect4_both"),
+            Self::Connect6 => Some("connect6_both"),
+            // They look at frontends alone.
+            Self::PostBind4 | Self::PostBind6 => None,
+        }
+    }
+
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|hook| hook.name() == name)
     }

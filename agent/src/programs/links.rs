@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use portway_datapath::layout::LAYOUT_VERSION;
 
-use crate::bpf;
+use crate::{bpf, versions};
 
 use super::error::ProgramError;
 use super::hook::Hook;
@@ -48,31 +48,7 @@ impl Programs {
     /// Programs of an earlier agent are replaced through their pinned links. An error leaves the hooks before the
     /// failed one with the new programs and the others as they were; repeating the call goes on from there.
     pub fn attach(&self, cgroup: &Path, dir: &Path) -> Result<Vec<(Hook, Change)>, ProgramError> {
-        let cgroup_dir = open_cgroup(cgroup)?;
-        let about = cgroup_dir.metadata();
-        let cgroup_id =
-            about.map_err(|source| ProgramError::Cgroup { path: cgroup.to_owned(), source })?.ino();
-        std::fs::create_dir_all(dir).map_err(ProgramError::pin("make the directory", dir))?;
-        let mut changes = Vec::new();
-        for (hook, program) in self.hooks() {
-            let path = dir.join(hook.name());
-            let mut change = Change::Attached;
-            if let Some(link) = open_link(&path)? {
-                let info = sys::link_info(link.as_fd()).map_err(ProgramError::pin("read the link", &path))?;
-                if info.cgroup == cgroup_id && info.attach_type == hook.attach_type() {
-                    sys::link_update(link.as_fd(), program)
-                        .map_err(|source| ProgramError::Replace { path, source })?;
-                    changes.push((hook, Change::Replaced { old_program: info.program }));
-                    continue;
-                }
-                remove(&path)?;
-                change = Change::Moved { old_cgroup: info.cgroup };
-            }
-            let link = sys::link_create(program, cgroup_dir.as_fd(), hook.attach_type())
-                .map_err(|source| ProgramError::Attach { hook, cgroup: cgroup.to_owned(), source })?;
-            bpf::pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
-            changes.push((hook, change));
-        }
+        let changes = attach(self.hooks(), cgroup, dir)?;
         // What a version with other hooks left.
         for name in pins(dir)? {
             if Hook::from_name(&name).is_none() {
@@ -81,6 +57,94 @@ impl Programs {
         }
         Ok(changes)
     }
+
+    /// As [`Self::attach`], the programs that read an earlier agent's maps too, where there are any.
+    pub fn attach_both(&self, cgroup: &Path, dir: &Path) -> Result<Vec<(Hook, Change)>, ProgramError> {
+        attach(self.both(), cgroup, dir)
+    }
+}
+
+fn attach<'a>(
+    programs: impl Iterator<Item = (Hook, BorrowedFd<'a>)>,
+    cgroup: &Path,
+    dir: &Path,
+) -> Result<Vec<(Hook, Change)>, ProgramError> {
+    let cgroup_dir = open_cgroup(cgroup)?;
+    let about = cgroup_dir.metadata();
+    let cgroup_id = about.map_err(|source| ProgramError::Cgroup { path: cgroup.to_owned(), source })?.ino();
+    std::fs::create_dir_all(dir).map_err(ProgramError::pin("make the directory", dir))?;
+    let mut changes = Vec::new();
+    for (hook, program) in programs {
+        let path = dir.join(hook.name());
+        let mut change = Change::Attached;
+        if let Some(link) = open_or_take_over(hook, dir)? {
+            let info = sys::link_info(link.as_fd()).map_err(ProgramError::pin("read the link", &path))?;
+            if info.cgroup == cgroup_id && info.attach_type == hook.attach_type() {
+                sys::link_update(link.as_fd(), program)
+                    .map_err(|source| ProgramError::Replace { path, source })?;
+                changes.push((hook, Change::Replaced { old_program: info.program }));
+                continue;
+            }
+            remove(&path)?;
+            change = Change::Moved { old_cgroup: info.cgroup };
+        }
+        let link = sys::link_create(program, cgroup_dir.as_fd(), hook.attach_type())
+            .map_err(|source| ProgramError::Attach { hook, cgroup: cgroup.to_owned(), source })?;
+        bpf::pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
+        changes.push((hook, change));
+    }
+    Ok(changes)
+}
+
+/// The link pinned for `hook`, or that of another layout version, which is pinned here from then on.
+fn open_or_take_over(hook: Hook, dir: &Path) -> Result<Option<OwnedFd>, ProgramError> {
+    let path = dir.join(hook.name());
+    if let Some(link) = open_link(&path)? {
+        return Ok(Some(link));
+    }
+    for other in other_link_dirs(dir)? {
+        let other = other.join(hook.name());
+        if let Some(link) = open_link(&other)? {
+            bpf::pin(link.as_fd(), &path).map_err(ProgramError::pin("pin a link at", &path))?;
+            std::fs::remove_file(&other).map_err(ProgramError::pin("remove", &other))?;
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+fn other_link_dirs(dir: &Path) -> Result<Vec<PathBuf>, ProgramError> {
+    let Some(version) = dir.parent() else { return Ok(Vec::new()) };
+    let others = versions::others(version).map_err(ProgramError::pin("read the directory", version))?;
+    Ok(others.iter().map(|version| versions::links(version)).collect())
+}
+
+/// Removes what other layout versions have left beside `dir`: their programs end, unless the link is one of `dir`, and their
+/// maps lose their pins. The names of the versions.
+pub fn retire_other_versions(dir: &Path) -> Result<Vec<String>, ProgramError> {
+    let ours: BTreeSet<u32> = attached(dir)?.into_iter().map(|attached| attached.link).collect();
+    let Some(version) = dir.parent() else { return Ok(Vec::new()) };
+    let others = versions::others(version).map_err(ProgramError::pin("read the directory", version))?;
+    let mut retired = Vec::new();
+    for other in others {
+        let links = versions::links(&other);
+        for name in pins(&links)? {
+            let path = links.join(name);
+            let link = open_link(&path)?;
+            let info = link.map(|link| sys::link_info(link.as_fd())).transpose();
+            let info = info.map_err(ProgramError::pin("read the link", &path))?;
+            match info {
+                // An agent that moved the link here ended before it removed the pin there.
+                Some(info) if ours.contains(&info.id) => {
+                    std::fs::remove_file(&path).map_err(ProgramError::pin("remove", &path))?;
+                }
+                Some(_) | None => remove(&path)?,
+            }
+        }
+        versions::remove(&other).map_err(ProgramError::pin("remove", &other))?;
+        retired.extend(other.file_name().map(|name| name.to_string_lossy().into_owned()));
+    }
+    Ok(retired)
 }
 
 /// The links pinned in `dir`, in the order of [`Hook::ALL`]; none where there is no such directory.
@@ -128,7 +192,7 @@ pub(super) fn open_cgroup(path: &Path) -> Result<File, ProgramError> {
     }
 }
 
-pub(super) fn open_link(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, ProgramError> {
+pub(super) fn open_link(path: &Path) -> Result<Option<OwnedFd>, ProgramError> {
     match bpf::open_pin(path, 0) {
         Ok(link) => Ok(Some(link)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

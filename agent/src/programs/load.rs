@@ -13,7 +13,11 @@ use super::object::object;
 /// The program that changes an element of a hash map in place; it is run, never attached.
 const STORE_WORD: &str = "pw_store_word";
 
-/// Every map of the object.
+/// Maps of an earlier agent; without a pin of one the object makes one of its own, which stays empty.
+const EARLIER_MAPS: [&str; 4] =
+    [layout::SOCK_OLD, layout::SOCK_UDP_OLD, layout::SOCK_REPLIES_OLD, layout::AFFINITY_OLD];
+
+/// Every other map of the object.
 const PINNED_MAPS: [&str; 14] = [
     layout::FRONTENDS,
     layout::SERVICES,
@@ -57,6 +61,8 @@ pub struct LoadedProgram {
 #[derive(Debug)]
 pub struct Programs {
     hooks: Vec<(Hook, OwnedFd)>,
+    /// Those that read an earlier agent's maps too; none where there are no such maps.
+    both: Vec<(Hook, OwnedFd)>,
     store_word: OwnedFd,
     loaded: Vec<LoadedProgram>,
 }
@@ -71,7 +77,8 @@ impl Loader {
         Ok(Self { loader })
     }
 
-    /// Loads every program onto the maps pinned in `maps`, each under its name.
+    /// Loads every program onto the maps pinned in `maps`, each under its name. Where maps of an earlier agent are pinned
+    /// there, too, also the programs that read both.
     ///
     /// Their layouts must have been compared with [`portway_datapath::layout`]: the kernel compares nothing.
     pub fn load(mut self, maps: &Path) -> Result<Programs, ProgramError> {
@@ -82,6 +89,14 @@ impl Loader {
             }
             self.loader.map_pin_path(name, path);
         }
+        let mut has_earlier = false;
+        for name in EARLIER_MAPS {
+            let path = maps.join(name);
+            if path.exists() {
+                self.loader.map_pin_path(name, path);
+                has_earlier = true;
+            }
+        }
         let mut ebpf = self.open()?;
         let mut loaded = Vec::new();
         let store_word = load_program(&mut ebpf, STORE_WORD, &mut loaded)?;
@@ -89,7 +104,13 @@ impl Loader {
             .into_iter()
             .map(|hook| Ok((hook, load_program(&mut ebpf, hook.name(), &mut loaded)?)))
             .collect::<Result<_, ProgramError>>()?;
-        Ok(Programs { hooks, store_word, loaded })
+        let both = Hook::ALL
+            .into_iter()
+            .filter(|_| has_earlier)
+            .filter_map(|hook| Some((hook, hook.both_name()?)))
+            .map(|(hook, name)| Ok((hook, load_program(&mut ebpf, name, &mut loaded)?)))
+            .collect::<Result<_, ProgramError>>()?;
+        Ok(Programs { hooks, both, store_word, loaded })
     }
 
     /// The object on maps of its own, of these sizes, with no program loaded.
@@ -149,6 +170,10 @@ impl Programs {
     /// The kernel's number of the program for a hook.
     pub(super) fn id(&self, hook: Hook) -> Option<u32> {
         self.loaded.iter().find(|program| program.name == hook.name()).map(|program| program.id)
+    }
+
+    pub(super) fn both(&self) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
+        self.both.iter().map(|(hook, fd)| (*hook, fd.as_fd()))
     }
 
     pub(super) fn hooks(&self) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {

@@ -153,23 +153,6 @@ fn a_missing_pin_makes_the_published_maps_anew_and_the_old_ones_live_on() {
 }
 
 #[test]
-fn affinity_and_exchanges_are_carried_over_when_published_maps_are_made_anew() {
-    let fs = BpfFs::mount();
-    // Struct AffinityKey: the cookie in two words, two words of nothing, the service, "by namespace".
-    let key = [7, 0, 0, 0, 1, 1].map(u32::to_ne_bytes).concat();
-    let bound = [0x0000_0009_0000_0003, 42].map(u64::to_ne_bytes).concat();
-    fs.open();
-    fs.map(MapId::Affinity).update(&key, &bound).unwrap();
-    let (_, opening) = KernelTables::open(fs.root(), &Sizes { runs: 2048, ..SMALL }).unwrap();
-    let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
-    assert_eq!(found.to_string(), "pw_runs has entries 1024, wanted 2048");
-    for map in [MapId::Affinity, MapId::SockUdp, MapId::SockReplies, MapId::LocalAddresses, MapId::Config] {
-        assert_eq!(opening.others[&map], Origin::Reused, "{map}");
-    }
-    assert_eq!(fs.map(MapId::Affinity).lookup(&key).unwrap(), bound);
-}
-
-#[test]
 fn maps_that_contradict_each_other_are_made_anew() {
     type Damage = (&'static str, Vec<TableOp>, fn(&Inconsistency) -> bool);
     let publish = |service, run| TableOp::Publish { service: index(service), word: word(run, 5) };

@@ -25,6 +25,15 @@ impl AffinityKey {
     pub const fn address(addr: Addr, service: ServiceIndex) -> Self {
         Self { client: addr.words(), service, by: 0 }
     }
+
+    pub const fn service(&self) -> ServiceIndex {
+        self.service
+    }
+
+    /// The same client's key for another service.
+    pub const fn of_service(self, service: ServiceIndex) -> Self {
+        Self { service, ..self }
+    }
 }
 
 /// Value of `pw_affinity`. Both words change in place.

@@ -3,6 +3,11 @@
 /// Goes up with every change of a key, a value or the meaning of one. Pins live in `BPF_ROOT/portway/v<number>`.
 pub const LAYOUT_VERSION: u32 = 1;
 
+/// Goes up with every change of what programs learn (`pw_sock`, `pw_sock_udp`, `pw_sock_replies`, `pw_affinity`) or of what it
+/// refers to by number (`pw_service_names`, `pw_backends`). Agents of other layout versions take over what was learned
+/// under the same number. It is the name of a directory beside the pins, `learned-<number>`.
+pub const LEARNED_VERSION: u32 = 1;
+
 pub const FRONTENDS: &str = "pw_frontends";
 pub const SERVICES: &str = "pw_services";
 pub const RUNS: &str = "pw_runs";
@@ -17,6 +22,12 @@ pub const SOCK_REPLIES: &str = "pw_sock_replies";
 pub const LOCAL_ADDRESSES: &str = "pw_local_addresses";
 pub const CONFIG: &str = "pw_config";
 pub const METRICS: &str = "pw_metrics";
+
+/// What the programs of an earlier agent have learned, while a new one takes over: in the object and as pins, never made.
+pub const SOCK_OLD: &str = "pw_sock_old";
+pub const SOCK_UDP_OLD: &str = "pw_udp_old";
+pub const SOCK_REPLIES_OLD: &str = "pw_replies_old";
+pub const AFFINITY_OLD: &str = "pw_affinity_old";
 
 /// Slots of a Maglev table in one element of `pw_maglev`: the kernel rounds elements up to 8 bytes, so an element a
 /// slot would take four times the memory.

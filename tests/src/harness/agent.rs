@@ -64,7 +64,8 @@ impl Agent {
         let mut command = places.namespace.command(process::binary("portway-agent")?);
         super::Cgroup::place(&places.cgroup, &mut command)?;
         command.args(places.flags()).args(flags);
-        command.stdin(Stdio::null());
+        // It would be taken for a key that nobody knows.
+        command.env_remove("PORTWAY_BIN_DIR").stdin(Stdio::null());
         let process = Process::spawn_logged("portway-agent", command)?;
         Ok(Self { process, namespace: places.namespace.clone() })
     }
