@@ -10,6 +10,9 @@ use portway_tests::harness::manifest::{Endpoint, HostPortPod, Service, TCP, node
 use portway_tests::harness::{ControlPlane, Namespace, eventually};
 use serde_json::Value;
 
+/// Without the service that the API server makes of itself, some time after its start.
+const SERVICES: &str = "/api/v1/services?fieldSelector=metadata.name%21%3Dkubernetes";
+
 #[test]
 fn objects_live_over_a_restart_of_the_api_server() -> Result<()> {
     let namespace = Namespace::new("cluster")?;
@@ -27,9 +30,9 @@ fn objects_live_over_a_restart_of_the_api_server() -> Result<()> {
     control_plane.stop_api_server()?;
     assert!(control_plane.client().get("/api/v1/services").is_err());
     control_plane.start_api_server()?;
-    let services = control_plane.client().list("/api/v1/services")?;
+    let services = control_plane.client().list(SERVICES)?;
     let names: Vec<&str> = services.iter().filter_map(|s| s.pointer("/metadata/name")?.as_str()).collect();
-    assert_eq!(names, ["kubernetes", "web"]);
+    assert_eq!(names, ["web"]);
     let pods = control_plane.client().list("/api/v1/pods")?;
     assert_eq!(pods[0].pointer("/status/podIP"), Some(&Value::from("10.244.1.2")));
     control_plane.client().delete(&objects[0])?;
@@ -50,7 +53,7 @@ fn thousands_of_objects_are_made_in_seconds() -> Result<()> {
     });
     control_plane.client().create_all(objects.collect())?;
     println!("2,000 objects after {:.1} s", begin.elapsed().as_secs_f64());
-    assert_eq!(control_plane.client().list("/api/v1/services")?.len(), 1_001);
+    assert_eq!(control_plane.client().list(SERVICES)?.len(), 1_000);
     Ok(())
 }
 

@@ -19,6 +19,8 @@ pub struct Places {
     pub namespace: Namespace,
     pub node_name: String,
     pub manifests: PathBuf,
+    /// It follows the API server that this names instead of `manifests`.
+    pub kubeconfig: Option<PathBuf>,
     /// It attaches here, and runs here as it would on a node.
     pub cgroup: PathBuf,
     pub bpf_root: PathBuf,
@@ -33,8 +35,12 @@ impl Places {
 
     fn flags(&self) -> Vec<String> {
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let source = match &self.kubeconfig {
+            Some(kubeconfig) => flag("k8s-kubeconfig-path", kubeconfig),
+            None => flag("source-dir", &self.manifests),
+        };
         vec![
-            flag("source-dir", &self.manifests),
+            source,
             flag("cgroup-root", &self.cgroup),
             flag("bpf-root", &self.bpf_root),
             flag("state-dir", &self.state),
@@ -64,7 +70,7 @@ impl Agent {
         let mut command = places.namespace.command(process::binary("portway-agent")?);
         super::Cgroup::place(&places.cgroup, &mut command)?;
         command.args(places.flags()).args(flags);
-        // It would be taken for a key that nobody knows.
+        // A variable of the harness that looks like a key of the agent's.
         command.env_remove("PORTWAY_BIN_DIR").stdin(Stdio::null());
         let process = Process::spawn_logged("portway-agent", command)?;
         Ok(Self { process, namespace: places.namespace.clone() })

@@ -13,8 +13,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use tempfile::TempDir;
 
+use super::manifest::{Endpoint, Service, Slice};
 use super::{Namespace, PREFIX, Process, eventually};
 pub use api::ApiClient;
 pub use identity::Identity;
@@ -169,6 +171,24 @@ impl ControlPlane {
             self.client.get("/api/v1/namespaces/default/serviceaccounts/default").map(drop)
         })?;
         self.controllers = Some(process);
+        Ok(())
+    }
+
+    /// Puts `service` with these endpoints into the cluster; a slice of a family without endpoints goes.
+    pub fn publish(&self, service: &Service, endpoints: impl IntoIterator<Item = Endpoint>) -> Result<()> {
+        let objects = service.clone().with_endpoints(endpoints);
+        for object in &objects {
+            self.client.apply(object)?;
+        }
+        for suffix in ["v4", "v6"] {
+            let slice: Value = Slice::new(service.name(), suffix).into();
+            if !objects
+                .iter()
+                .any(|object| object.pointer("/metadata/name") == slice.pointer("/metadata/name"))
+            {
+                self.client.delete_if_there(&slice)?;
+            }
+        }
         Ok(())
     }
 

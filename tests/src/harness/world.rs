@@ -9,12 +9,16 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::agent::Places;
-use super::manifest::{Directory, Endpoint, Service, TARGET};
+use super::manifest::{Directory, Endpoint, Service, TARGET, node};
 use super::mount::BpfMount;
-use super::{Agent, Cgroup, Namespace, PREFIX, Probe, Server, complain, eventually, owner_is_dead};
+use super::{
+    Agent, Cgroup, ControlPlane, Namespace, PREFIX, Probe, Server, complain, eventually, owner_is_dead,
+};
 
 /// The name of the node, in manifests and for the agent.
 pub const NODE: &str = "node-1";
+/// Its zone, where it is an object of a cluster.
+pub const ZONE: &str = "zone-a";
 /// Addresses of the node on its link `eth0`.
 pub const NODE_V4: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 10);
 pub const NODE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x172, 0x18, 0, 0, 0, 0, 0x10);
@@ -32,6 +36,7 @@ pub struct World {
     node: Namespace,
     lan: Namespace,
     manifests: Directory,
+    kubeconfig: Option<PathBuf>,
     cgroup: Cgroup,
     bpf: BpfMount,
     dir: TempDir,
@@ -86,6 +91,15 @@ impl World {
         }
     }
 
+    /// As [`Self::test`], with a control plane in the node's namespace that knows the node.
+    pub fn cluster(name: &str, body: impl FnOnce(&mut Self, &mut ControlPlane) -> Result<()>) -> Result<()> {
+        Self::test(name, |world| {
+            let mut control_plane = ControlPlane::start(&world.node)?;
+            control_plane.client().apply(&node(NODE, ZONE))?;
+            body(world, &mut control_plane)
+        })
+    }
+
     pub fn new(name: &str) -> Result<Self> {
         let temp = std::env::temp_dir();
         remove_leftovers(&temp)?;
@@ -114,6 +128,7 @@ impl World {
             node,
             lan,
             manifests,
+            kubeconfig: None,
             cgroup,
             bpf,
             dir,
@@ -148,6 +163,7 @@ impl World {
             namespace: self.node.clone(),
             node_name: NODE.to_owned(),
             manifests: self.manifests.path().to_owned(),
+            kubeconfig: self.kubeconfig.clone(),
             cgroup: self.cgroup.path().to_owned(),
             bpf_root: self.bpf.path().to_owned(),
             state: self.state_dir(),
@@ -217,6 +233,17 @@ impl World {
     /// A client that no program sees: outside the control group.
     pub fn outside_client(&self, pod: &Pod) -> Result<Probe> {
         Probe::start(&pod.namespace, None)
+    }
+
+    /// Agents that are started from now on follow the API server or proxy of `kubeconfig`, not the directory.
+    pub fn follow(&mut self, kubeconfig: PathBuf) {
+        self.kubeconfig = Some(kubeconfig);
+    }
+
+    /// Starts the agent on `control_plane` and waits until it is ready.
+    pub fn start_agent_on_cluster(&mut self, control_plane: &ControlPlane, flags: &[&str]) -> Result<()> {
+        self.follow(control_plane.kubeconfig()?);
+        self.start_agent(flags)
     }
 
     /// Starts the agent and waits until it is ready.

@@ -2,13 +2,15 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{AsyncBufReadExt, StreamExt, TryStreamExt, stream};
 use http::{Method, Request};
 use kube::client::ClientBuilder;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use super::Identity;
 use crate::harness::Namespace;
@@ -38,6 +40,8 @@ impl ApiClient {
         let mut config = kube::Config::new(super::url(server).parse()?);
         config.root_cert = Some(vec![identity.ca().to_vec()]);
         config.auth_info.token = Some(token.to_owned().into());
+        // What a request came to is the test's to see.
+        config.default_retry = false;
         let client = within(&runtime, async move { Ok(ClientBuilder::try_from(config)?.build()) })?;
         Ok(Self { runtime, client })
     }
@@ -63,6 +67,24 @@ impl ApiClient {
             Some(Value::Array(items)) => Ok(items),
             _ => bail!("{path} is no list"),
         }
+    }
+
+    /// The lines of a watch of `path` (with its query) until it ends, or until nothing comes for `patience`; and
+    /// whether it ended as it should.
+    pub fn watch(&self, path: &str, patience: Duration) -> Result<(Vec<String>, bool)> {
+        let client = self.client.clone();
+        let request = Request::get(path).body(Vec::new())?;
+        within(&self.runtime, async move {
+            let mut stream = std::pin::pin!(client.request_stream(request).await?.lines());
+            let mut lines = Vec::new();
+            loop {
+                match timeout(patience, stream.next()).await {
+                    Ok(Some(Ok(line))) => lines.push(line),
+                    Ok(None) => return Ok((lines, true)),
+                    Ok(Some(Err(_))) | Err(_) => return Ok((lines, false)),
+                }
+            }
+        })
     }
 
     /// Creates `object`; its status, where it has one, is set in a second request.
@@ -99,6 +121,14 @@ impl ApiClient {
         // Pods would wait for a kubelet.
         let options = json!({"gracePeriodSeconds": 0});
         self.request(Method::DELETE, &path_of(object)?, "application/json", Some(&options)).map(drop)
+    }
+
+    /// As [`Self::delete`]; what is not there is no error.
+    pub fn delete_if_there(&self, object: &Value) -> Result<()> {
+        match self.delete(object) {
+            Err(error) if has_code(&error, 404) => Ok(()),
+            other => other,
+        }
     }
 
     /// Any request; the answer is JSON. An answer that is no success is an error.
