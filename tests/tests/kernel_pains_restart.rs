@@ -2,6 +2,7 @@
 //! number. `kernel_pains` has the others of the socket path.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use portway_agent::maps::KernelTables;
@@ -10,8 +11,9 @@ use portway_datapath::{
     RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceName, ServiceWord,
 };
 use portway_model::tables::{TableOp, TableWriter as _};
-use portway_tests::harness::fixture::{NODE_PORT, WEB, node_port_web, web};
-use portway_tests::harness::manifest::{Service, Slice, TARGET, TCP, endpoints};
+use portway_tests::harness::fixture::{NODE_PORT, WEB, WEB_V4, node_port_web, web};
+use portway_tests::harness::manifest::{Endpoint, Service, Slice, TARGET, TCP, endpoints};
+use portway_tests::harness::probe::Protocol as Transport;
 use portway_tests::harness::world::{NODE_V4, NODE_V6};
 use portway_tests::harness::{World, process};
 use serde_json::Value;
@@ -88,6 +90,42 @@ fn pain_02_a_backend_that_nobody_knows_is_gone_after_a_restart() -> Result<()> {
         }
         assert_eq!(client.servers("10.96.0.99:80")?, ["ENETUNREACH".to_owned()].into());
         Ok(())
+    })
+}
+
+/// <https://github.com/cilium/cilium/pull/26912>
+#[test]
+fn pain_03_a_restart_keeps_the_backends_of_a_slice_that_has_not_been_seen_yet() -> Result<()> {
+    World::test("pain03", |world| {
+        let (a, b) = (world.serving_pod("a")?, world.serving_pod("b")?);
+        let slice = |suffix: &str, endpoint: Endpoint| -> Value {
+            Slice::new("web", suffix).port("http", TCP, TARGET).endpoint(endpoint).into()
+        };
+        let service = Service::new("web", &[WEB_V4]).port("http", TCP, 80);
+        world.manifests().put("web", [service.into(), slice("one", a.endpoint())])?;
+        world.manifests().put("two", [slice("two", b.endpoint())])?;
+        world.start_agent(&[])?;
+        let mut client = world.node_client()?;
+        client.wait_servers(WEB[0], &["a", "b"])?;
+        // A stream to each.
+        let mut streams = Vec::new();
+        while streams.iter().filter(|(_, name)| name == "b").count() < 5 {
+            let (socket, answer) = client.connect(Transport::Tcp, WEB[0])?;
+            streams.push((socket, answer.name));
+        }
+        world.kill_agent()?;
+        world.manifests().put_text("two.json", "{\"kind\": \"List\", \"items\": [{")?;
+        world.start_agent(&[])?;
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(2) {
+            assert_eq!(client.servers(WEB[0])?, ["a".to_owned(), "b".to_owned()].into());
+        }
+        for (socket, name) in streams {
+            assert_eq!(client.again(socket)?.unwrap().name, name);
+        }
+        // Once it has spoken, it counts.
+        world.manifests().put::<Value>("two", [])?;
+        client.wait_servers(WEB[0], &["a"])
     })
 }
 

@@ -46,7 +46,7 @@ impl Owner {
             audit: self.audit.status(),
             without_maglev: self.datapath.planner().without_maglev().len(),
             serving: self.serves,
-            silent_files: if self.prune_is_due && self.is_exact { self.sources.silent_files() } else { 0 },
+            silent_files: if self.prune_is_due && self.serves { self.sources.silent_files() } else { 0 },
         })
     }
 }

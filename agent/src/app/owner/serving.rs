@@ -29,7 +29,8 @@ impl Owner {
             return Ok(());
         }
         self.health.queued(std::time::Instant::now());
-        if stage == Stage::Exact && !self.is_exact {
+        // What a broken file held may be in the maps alone, beside what others have of the same service.
+        if stage == Stage::Exact && !self.is_exact && self.sources.silent_files() == 0 {
             self.is_exact = true;
             self.restored.clear();
             self.datapath.mark(self.balancer.everything());
@@ -63,7 +64,7 @@ impl Owner {
     fn mark(&mut self) {
         let mut dirty = self.balancer.take_dirty();
         self.restored.learn(&self.balancer, &mut dirty);
-        if self.sources.synced().directory {
+        if self.sources.synced().directory && self.sources.silent_files() == 0 {
             dirty.merge(self.restored.settle_files(self.sources.manifests()));
         }
         if !dirty.is_empty() {
