@@ -18,6 +18,8 @@ use crate::tables::{ServiceDump, TableDump};
 pub struct Restored {
     services: BTreeMap<ServicePortKey, Left>,
     frontends: BTreeMap<FrontendKey, DesiredFrontend>,
+    /// Those of `frontends` that somebody else wants: their owner may still come and win.
+    contested: BTreeMap<FrontendKey, Owner>,
 }
 
 /// A service port, as far as nobody has spoken of it.
@@ -84,17 +86,22 @@ impl Restored {
         *self = Self::default();
     }
 
-    /// Gives up what the model knows by now of everything in `dirty`: frontends that it owns; of a Service or pod that
-    /// is there, every frontend and port that it does not have, and its endpoints in whatever condition; all of a
-    /// Service that was there and is gone. What becomes dirty by that is added.
+    /// Gives up what the model knows by now of everything in `dirty`: of a Service or pod that is there, its frontends,
+    /// ports and endpoints, in whatever condition and also those that it does not have; all of a Service that was there
+    /// and is gone. What becomes dirty by that is added.
+    ///
+    /// A frontend that somebody else wants stays with an owner that was not seen: it may come, and win the clash.
     ///
     /// To be called with each [`LoadBalancer::take_dirty`], before it is reconciled. O(slices of the dirty services).
     pub fn learn(&mut self, balancer: &LoadBalancer, dirty: &mut Dirty) {
         if self.is_empty() {
             return;
         }
-        for frontend in dirty.frontends.iter().filter(|frontend| balancer.frontend(frontend).is_some()) {
-            self.forget_frontend(frontend);
+        for frontend in dirty.frontends.iter().filter(|frontend| self.frontends.contains_key(frontend)) {
+            match balancer.frontend(frontend) {
+                Some(seen) => self.contested.insert(*frontend, seen.service.owner),
+                None => self.contested.remove(frontend),
+            };
         }
         let owners: BTreeSet<_> = dirty.services.iter().map(|key| left_owner(&key.owner)).collect();
         for owner in owners {
@@ -109,6 +116,7 @@ impl Restored {
                     left.service.backends.retain(|backend| !known.contains(&(backend.addr, backend.port)));
                     for frontend in std::mem::take(&mut left.frontends) {
                         self.frontends.remove(&frontend);
+                        self.contested.remove(&frontend);
                         dirty.frontends.insert(frontend);
                     }
                 } else if is_there || left.frontends.is_empty() {
@@ -118,18 +126,29 @@ impl Restored {
         }
     }
 
-    /// Gives up what is left of services and pods that a file has: to be called once the directory has synced, and
-    /// with each change of it. It tells all of them, whatever other sources still owe. Returns what is dirty by that.
+    /// Gives up what is left of services and pods that a file has, and frontends that they want: to be called once the
+    /// directory has synced, and with each change of it. It tells all of them, whatever other sources still owe.
+    /// Returns what is dirty by that.
     ///
     /// What files no longer have may be in another source, so it stays until that has synced. O(what is left).
     pub fn settle_files(&mut self, manifests: &Manifests) -> Dirty {
-        let of_files = |key: &&ServicePortKey| match &key.owner {
+        let is_of_file = |owner: &Owner| match owner {
             Owner::Service(name) => manifests.is_from_file(ObjectKind::Service, name),
             Owner::Pod { name, .. } => manifests.is_from_file(ObjectKind::Pod, name),
         };
         let mut dirty = Dirty::default();
-        for key in self.services.keys().filter(of_files).cloned().collect::<Vec<_>>() {
+        for key in self.services.keys().filter(|key| is_of_file(&key.owner)).cloned().collect::<Vec<_>>() {
             self.forget(&key, &mut dirty);
+        }
+        let taken = self.contested.iter().filter(|(_, owner)| is_of_file(owner)).map(|(key, _)| *key);
+        for frontend in taken.collect::<Vec<_>>() {
+            self.contested.remove(&frontend);
+            if let Some(DesiredFrontend { service, .. }) = self.frontends.remove(&frontend)
+                && let Some(left) = self.services.get_mut(&service)
+            {
+                left.frontends.remove(&frontend);
+            }
+            dirty.frontends.insert(frontend);
         }
         dirty
     }
@@ -150,17 +169,10 @@ impl Restored {
         if let Some(left) = self.services.remove(key) {
             for frontend in &left.frontends {
                 self.frontends.remove(frontend);
+                self.contested.remove(frontend);
             }
             dirty.frontends.extend(left.frontends);
             dirty.services.insert(key.clone());
-        }
-    }
-
-    fn forget_frontend(&mut self, frontend: &FrontendKey) {
-        if let Some(DesiredFrontend { service, .. }) = self.frontends.remove(frontend)
-            && let Some(left) = self.services.get_mut(&service)
-        {
-            left.frontends.remove(frontend);
         }
     }
 }
@@ -192,16 +204,18 @@ impl Desired for Union<'_> {
     }
 
     fn frontend(&self, key: &FrontendKey) -> Option<DesiredFrontend> {
-        self.balancer.frontend(key).or_else(|| self.restored.frontends.get(key).cloned())
+        self.restored.frontends.get(key).cloned().or_else(|| self.balancer.frontend(key))
     }
 
     fn frontends_of(&self, key: &ServicePortKey) -> Vec<FrontendKey> {
         let mut frontends = self.balancer.frontends_of(key);
+        if self.restored.is_empty() {
+            return frontends;
+        }
+        frontends.retain(|frontend| !self.restored.frontends.contains_key(frontend));
         if let Some(left) = self.restored.services.get(key) {
-            let unclaimed = left.frontends.iter().filter(|key| self.balancer.frontend(key).is_none());
-            frontends.extend(unclaimed);
+            frontends.extend(&left.frontends);
             frontends.sort_unstable();
-            frontends.dedup();
         }
         frontends
     }
