@@ -187,6 +187,9 @@ async fn of_a_kind_that_never_says_anything_the_silence_grows_until_it_does() {
     let asked = rig.server.next().await;
     assert!(asked.at - began < Duration::from_secs(66), "{:?}", asked.at - began);
     assert_eq!(rig.watch.status().state, WatchState::Retrying);
+    let (_silent, began) = (asked.stream(), Instant::now());
+    let asked = rig.server.next().await;
+    assert!(asked.at - began < Duration::from_secs(66), "{:?}", asked.at - began);
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,6 +61,7 @@ async fn ten_minutes_without_a_server_cost_little_and_the_return_keeps_the_rate(
     while streams.len() < KINDS.len() {
         let asked = server.next().await;
         times.push(asked.at);
+        assert!(times.len() <= 36, "{} requests for a watch, a list and a watch of each kind", times.len());
         match (asked.is_watch(), asked.is_watch() && asked.from() == "10") {
             (_, true) => asked.status(410, &[]),
             (true, false) => streams.push(asked.stream()),
