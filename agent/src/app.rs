@@ -16,6 +16,7 @@
 
 mod audit;
 mod datapath;
+mod events;
 mod health;
 mod http;
 mod memory;

@@ -88,6 +88,7 @@ fn full(status: &Status) -> String {
         indented(&details(&status.kube_proxy_replacement))
     ));
     for source in &status.sources {
+        text.push_str(&watches(source));
         text.push_str(&broken(source));
     }
     text.push_str(&format!("\nKernel {}:\n", or_dash(&status.kernel.release)));
@@ -158,14 +159,16 @@ fn devices(replacement: &KubeProxyReplacement) -> String {
 }
 
 fn source_line(source: &Source) -> String {
-    let mut line = format!(
-        "{} {}: {}, {}, {}",
-        source.kind,
-        source.path,
-        source.state,
-        counted(source.files, "file", "files"),
-        counted(source.objects, "object", "objects")
-    );
+    let mut line = format!("{} {}: {}", source.kind, source.path, source.state);
+    match &source.api_server {
+        None => line.push_str(&format!(", {}", counted(source.files, "file", "files"))),
+        Some(api_server) => match api_server.reachable {
+            None => line.push_str(", not asked yet"),
+            Some(true) => line.push_str(", reachable"),
+            Some(false) => line.push_str(", UNREACHABLE"),
+        },
+    }
+    line.push_str(&format!(", {}", counted(source.objects, "object", "objects")));
     if let Some(seconds) = source.last_change_seconds {
         line.push_str(&format!(", last change {} ago", duration(seconds)));
     }
@@ -174,6 +177,47 @@ fn source_line(source: &Source) -> String {
         line.push_str(&counted(source.broken.len() as u64, "broken file", "broken files"));
     }
     line
+}
+
+/// The watches of an API server, a line each.
+fn watches(source: &Source) -> String {
+    let Some(api_server) = &source.api_server else { return String::new() };
+    let mut table = Table::new(&[
+        "Watch",
+        "State",
+        "Objects",
+        "Last sign",
+        "Version",
+        "Events",
+        "Relists",
+        "Resumes",
+        "Errors",
+    ]);
+    for watch in &api_server.watches {
+        table.row([
+            watch.kind.clone(),
+            if watch.synced { watch.state.clone() } else { format!("{}, first list", watch.state) },
+            watch.objects.to_string(),
+            format!("{} ago", duration(watch.age_seconds)),
+            watch.version.to_string(),
+            watch.events.to_string(),
+            watch.relists.to_string(),
+            watch.resumes.to_string(),
+            watch.errors.values().sum::<u64>().to_string(),
+        ]);
+    }
+    let requests = counted(api_server.requests, "request", "requests");
+    let failed: u64 = api_server.failures.values().sum();
+    let throttled = duration(api_server.throttled_seconds);
+    let mut text = format!(
+        "\nAPI server {}: {requests}, {failed} failed, {throttled} held back by k8s-client-qps\n{}",
+        source.path,
+        indented(&table.to_string())
+    );
+    if let Some(error) = &api_server.last_error {
+        text.push_str(&format!("  last error: {error}\n"));
+    }
+    text
 }
 
 fn broken(source: &Source) -> String {

@@ -120,6 +120,11 @@ impl Datapath {
         self.waits_for_grace
     }
 
+    /// What could not be programmed.
+    pub(super) const fn refused(&self) -> &Refused {
+        &self.refused
+    }
+
     /// Whether the kernel refuses writes for another reason than that a map is full.
     pub(super) const fn writes_fail(&self) -> bool {
         self.writes_fail

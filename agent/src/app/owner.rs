@@ -18,6 +18,7 @@ use tokio::time::sleep_until;
 
 use super::audit::{Audit, AuditMetrics};
 use super::datapath::{Datapath, Ticket};
+use super::events::ObjectEvents;
 use super::health::ProxyHealth;
 use super::http::Api;
 use super::metrics::Metrics;
@@ -67,6 +68,8 @@ pub(super) struct Owner {
     local_addresses: LocalAddresses,
     addresses_retry: Option<tokio::time::Instant>,
     sources: Sources,
+    /// Where there is an API server.
+    events: Option<ObjectEvents>,
     balancer: LoadBalancer,
     /// What an earlier agent left and nobody has spoken of; empty once everything is exact.
     restored: Restored,
@@ -106,6 +109,7 @@ impl Owner {
     ) -> anyhow::Result<Self> {
         let Inputs { asked, api_server, health } = inputs;
         let (watches, told) = api_server.unzip();
+        let events = watches.as_ref().map(|watches| ObjectEvents::new(watches.events().clone()));
         let sources = Sources::new(&config, watches);
         let starting = readiness.task(format!("first sync of {}", sources.unsynced().join(", ")));
         let loading = readiness.task("kernel maps and programs");
@@ -142,6 +146,7 @@ impl Owner {
             local_addresses,
             addresses_retry: None,
             sources,
+            events,
             restored,
             datapath,
             sockets,
@@ -239,6 +244,7 @@ impl Owner {
         if is_due(self.tally_at) {
             self.tally_at = None;
             self.metrics.tally(&self.tallies());
+            self.tell_events();
         }
         Ok(())
     }

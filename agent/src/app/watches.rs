@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use portway_model::k8s::ObjectKind;
 use portway_runtime::kubernetes::{
-    Client, ClientOptions, ClientStatus, Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus,
+    Client, ClientOptions, ClientStatus, EventRecorder, Reporter, Resource, Watch, WatchEvent, WatchOptions,
+    WatchState, WatchStatus,
 };
 use tokio::sync::mpsc;
 
@@ -25,6 +26,7 @@ pub(super) type Told = (&'static str, WatchEvent);
 pub(super) struct Watches {
     client: Client,
     watches: Arc<[(ObjectKind, Watch)]>,
+    events: EventRecorder,
 }
 
 /// Starts a watch for each kind. Makes no request before it returns: an API server that is down is no error.
@@ -44,10 +46,17 @@ pub(super) async fn start(
         let resource = resource(kind, &config.node_name, &config.services.proxy_name);
         (kind, Watch::start(client.clone(), resource, WatchOptions::default(), to.clone()))
     });
-    Ok((Watches { client, watches: watches.into() }, told))
+    let reporter =
+        Reporter { controller: "portway-agent", instance: config.node_name.clone(), action: "Program" };
+    let events = EventRecorder::start(client.clone(), reporter);
+    Ok((Watches { client, watches: watches.into(), events }, told))
 }
 
 impl Watches {
+    pub(super) const fn events(&self) -> &EventRecorder {
+        &self.events
+    }
+
     pub(super) fn client_status(&self) -> ClientStatus {
         self.client.status()
     }

@@ -1,6 +1,6 @@
 //! Metrics of the API server's watches, read at each scrape.
 
-use portway_runtime::kubernetes::{ClientStatus, WatchStatus};
+use portway_runtime::kubernetes::{ClientStatus, RecorderStatus, WatchStatus};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGauge, Opts};
@@ -17,6 +17,7 @@ pub(super) struct WatchCollector {
     requests: IntCounterVec,
     throttled: CounterVec,
     reachable: IntGauge,
+    object_events: IntCounterVec,
 }
 
 impl WatchCollector {
@@ -51,6 +52,11 @@ impl WatchCollector {
                     "Seconds that requests waited for k8s-client-qps",
                 ),
                 &[],
+            )?,
+            object_events: counter(
+                "portway_kubernetes_events_total",
+                "Events on objects, by outcome: recorded, written or dropped",
+                &["outcome"],
             )?,
             reachable: IntGauge::new(
                 "portway_kubernetes_reachable",
@@ -102,6 +108,7 @@ impl Collector for WatchCollector {
             self.requests.desc(),
             self.throttled.desc(),
             self.reachable.desc(),
+            self.object_events.desc(),
         ]
         .concat()
     }
@@ -111,6 +118,10 @@ impl Collector for WatchCollector {
             self.read_watch(&status);
         }
         self.read_client(&self.watches.client_status());
+        let RecorderStatus { recorded, written, dropped, last_error: _ } = self.watches.events().status();
+        for (outcome, number) in [("recorded", recorded), ("written", written), ("dropped", dropped)] {
+            set(&self.object_events, &[outcome], number);
+        }
         [
             self.age.collect(),
             self.relists.collect(),
@@ -120,6 +131,7 @@ impl Collector for WatchCollector {
             self.requests.collect(),
             self.throttled.collect(),
             self.reachable.collect(),
+            self.object_events.collect(),
         ]
         .concat()
     }

@@ -2,6 +2,7 @@
 
 use super::{Owner, Question};
 use crate::api;
+use crate::app::events::Trouble;
 use crate::app::metrics::Tallies;
 use crate::app::status;
 use crate::sockets::Sockets;
@@ -20,6 +21,16 @@ impl Owner {
 
     fn rejects(&self) -> impl Iterator<Item = api::Reject> {
         self.sources.rejects().chain(self.balancer.rejects())
+    }
+
+    /// Says on the API server's objects what is wrong with them; not before all are known, for a clash may be none.
+    pub(super) fn tell_events(&mut self) {
+        let Some(events) = self.events.as_mut().filter(|_| self.is_exact) else { return };
+        let not_used = self.sources.rejects().map(|reject| (Trouble::NotUsed, reject));
+        let clashes = self.balancer.conflicts().map(|reject| (Trouble::FrontendTaken, reject));
+        let refused = self.datapath.refused().rejects().cloned();
+        let refused = refused.map(|reject| (Trouble::NotProgrammed, reject));
+        events.tell(not_used.chain(clashes).chain(refused), self.sources.manifests());
     }
 
     pub(super) fn answer(&mut self, question: Question) -> anyhow::Result<()> {
