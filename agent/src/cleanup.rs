@@ -1,11 +1,14 @@
 //! What `portway cleanup` does: takes away everything that the agent left on the node.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::lock::{Lock, LockError};
 use crate::node::{PortsError, ReservedPorts};
-use crate::programs::{ProgramError, detach};
+use crate::programs::{ProgramError, attached, detach, selftest};
+use crate::versions;
 
 /// Why something is left. What was done before it stays done; repeating goes on from there.
 #[derive(Debug, thiserror::Error)]
@@ -35,23 +38,31 @@ pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<
     let _lock = Lock::take(bpf_root)?;
     let mut done = Vec::new();
     let portway = bpf_root.join("portway");
+    let all = versions::entries(&portway).map_err(file("read", &portway))?;
+    let mut cgroups = BTreeSet::new();
     // Links first, and in their order: a map must not go while a program that uses it is attached.
-    for version in entries(&portway)? {
-        for link in detach(&portway.join(&version).join("links"))? {
+    for version in &all {
+        let links = versions::links(&portway.join(version));
+        cgroups.extend(attached(&links)?.into_iter().map(|attached| attached.cgroup));
+        for link in detach(&links)? {
             done.push(format!("detached {version}/{link}"));
         }
     }
-    for version in entries(&portway)? {
-        let maps = portway.join(&version).join("maps");
-        for map in entries(&maps)? {
-            let path = maps.join(&map);
-            std::fs::remove_file(&path).map_err(file("remove", &path))?;
+    for version in &all {
+        let path = portway.join(version);
+        for map in versions::remove(&path).map_err(file("remove", &path))? {
             done.push(format!("unpinned {version}/{map}"));
         }
-        remove_dir(&maps)?;
-        remove_dir(&portway.join(&version))?;
     }
     remove_dir(&portway)?;
+    // An agent that was killed while it tried the kernel.
+    for cgroup in cgroups_by_number(&cgroups) {
+        for left in
+            selftest::remove_left(&cgroup).map_err(file("remove what a self-test left in", &cgroup))?
+        {
+            done.push(format!("removed {}", left.display()));
+        }
+    }
     let ports = ReservedPorts::new(state_dir).restore()?;
     if !ports.is_empty() {
         done.push(format!("gave back the reserved ports {ports}"));
@@ -68,17 +79,32 @@ pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<
     Ok(done)
 }
 
-/// Names in a directory, sorted; none where it is missing.
-fn entries(dir: &Path) -> Result<Vec<String>, CleanupError> {
-    let entries = match std::fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(file("read", dir)(source)),
-    };
-    let mut names: Vec<_> =
-        entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    Ok(names)
+/// The directories of cgroups whose numbers, which are inodes, a link had: looked for in every mounted hierarchy. What
+/// cannot be read is not found.
+fn cgroups_by_number(numbers: &BTreeSet<u64>) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut left: Vec<PathBuf> = mounts.lines().filter_map(cgroup_mount).collect();
+    let mut found = Vec::new();
+    while let Some(dir) = left.pop() {
+        if found.len() >= numbers.len() {
+            break;
+        }
+        let Ok(about) = std::fs::metadata(&dir) else { continue };
+        if numbers.contains(&about.ino()) && !found.contains(&dir) {
+            found.push(dir.clone());
+        }
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        left.extend(
+            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()),
+        );
+    }
+    found
+}
+
+/// `36 25 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw`: where a cgroup v2 hierarchy is mounted.
+fn cgroup_mount(line: &str) -> Option<PathBuf> {
+    let (head, tail) = line.split_once(" - ")?;
+    (tail.split(' ').next()? == "cgroup2").then(|| head.split(' ').nth(4).map(PathBuf::from))?
 }
 
 fn remove_dir(dir: &Path) -> Result<(), CleanupError> {
@@ -102,7 +128,7 @@ mod tests {
     fn everything_goes_and_a_second_time_finds_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (root, state) = (dir.path().join("bpf"), dir.path().join("state"));
-        for path in ["portway/v1/links", "portway/v1/maps", "portway/v2/maps"] {
+        for path in ["portway/v1/links", "portway/v1/learned-1", "portway/v1/maps", "portway/v2/maps"] {
             std::fs::create_dir_all(root.join(path)).unwrap();
         }
         for path in ["portway/v1/maps/pw_runs", "portway/v2/maps/pw_new"] {
@@ -117,6 +143,13 @@ mod tests {
         assert_eq!(done[..2], ["unpinned v1/pw_runs", "unpinned v2/pw_new"]);
         assert!(!root.join("portway").exists() && !state.exists() && root.join("other").exists());
         assert_eq!(cleanup(&root, &state, &socket).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_mounted_hierarchy_is_told_from_other_mounts() {
+        let line = "36 25 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(cgroup_mount(line), Some(PathBuf::from("/sys/fs/cgroup")));
+        assert_eq!(cgroup_mount("22 25 0:20 / /sys rw - sysfs sysfs rw"), None);
     }
 
     #[test]

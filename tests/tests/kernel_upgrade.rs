@@ -293,3 +293,50 @@ fn of_a_version_that_learns_otherwise_the_programs_are_replaced_and_nothing_is_b
         Ok(())
     })
 }
+
+/// The process ids of agents that were killed: no process has one of these.
+const DEAD: [&str; 2] = ["portway-selftest-4194301", "portway-selftest-4194302"];
+
+#[test]
+fn what_self_tests_left_whose_agents_were_killed_goes_with_the_next_start_and_with_cleanup() -> Result<()> {
+    World::test("selftests", |world| {
+        let cgroup = world.cgroup().path().to_owned();
+        let left = || -> Result<Vec<String>> {
+            Ok(names(&cgroup)?.into_iter().filter(|name| name.starts_with("portway-selftest-")).collect())
+        };
+        std::fs::create_dir(cgroup.join(DEAD[0]))?;
+        // Somebody lives.
+        let other = format!("portway-selftest-{}", std::process::id());
+        std::fs::create_dir(cgroup.join(&other))?;
+        world.start_agent(&[])?;
+        assert_eq!(left()?, [other.clone()]);
+        world.kill_agent()?;
+        std::fs::create_dir(cgroup.join(DEAD[1]))?;
+        let done = world.portway(&["cleanup", "--yes"])?;
+        assert!(done.contains(DEAD[1]) && !done.contains(&other), "{done}");
+        assert_eq!(left()?, [other.clone()]);
+        Ok(std::fs::remove_dir(cgroup.join(other))?)
+    })
+}
+
+#[test]
+fn cleanup_takes_every_version_and_what_is_half_taken_over() -> Result<()> {
+    World::test("cleanversions", |world| {
+        let a = world.serving_pod("a")?;
+        world.publish(&web(), [a.endpoint(), a.endpoint_v6()])?;
+        world.start_agent(&[])?;
+        world.kill_agent()?;
+        let portway = world.bpf_root().join("portway");
+        std::fs::rename(portway.join("v1"), portway.join("v2"))?;
+        std::fs::rename(portway.join("v2/maps/pw_sock"), portway.join("v2/maps/pw_sock_old"))?;
+        std::fs::create_dir_all(portway.join("v1/learned-1"))?;
+        std::fs::create_dir_all(portway.join("v1/links"))?;
+        std::fs::rename(portway.join("v2/links/connect4"), portway.join("v1/links/connect4"))?;
+        let done = world.portway(&["cleanup", "--yes"])?;
+        assert!(done.contains("detached v1/connect4") && done.contains("unpinned v2/pw_sock_old"), "{done}");
+        assert_eq!(attached(world.cgroup().path())?, []);
+        assert!(!portway.exists());
+        assert!(world.portway(&["cleanup", "--yes"])?.contains("nothing to clean up"));
+        Ok(())
+    })
+}

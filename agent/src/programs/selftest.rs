@@ -39,6 +39,9 @@ use child::Child;
 /// The hidden subcommand of the agent that calls [`probe_main`].
 pub const PROBE_SUBCOMMAND: &str = "errno-probe";
 
+/// Before the process id, in the name of the cgroup.
+const CGROUP_PREFIX: &str = "portway-selftest-";
+
 /// How long the child may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -91,6 +94,11 @@ pub fn run(loader: &mut Loader, cgroup_root: &Path, probe: Command) -> Result<Re
     let start = Instant::now();
     // Before anything is made below it.
     open_cgroup(cgroup_root)?;
+    match remove_left(cgroup_root) {
+        Ok(left) if left.is_empty() => {}
+        Ok(left) => tracing::info!(?left, "removed the cgroups of self-tests that were killed"),
+        Err(error) => tracing::warn!(%error, "cannot remove the cgroups of self-tests that were killed"),
+    }
     // Dropped in the reverse order: the child must be gone before its cgroup can.
     let cgroup = Cgroup::create(cgroup_root)?;
     // Starts up while the programs are loaded.
@@ -143,6 +151,33 @@ fn errno_name(errno: i32) -> String {
     format!("{name} ({errno})")
 }
 
+/// Removes the cgroups that self-tests have left whose agents were killed. Which ones.
+///
+/// # Errors
+/// The directory cannot be read, or one of them cannot be removed.
+pub(crate) fn remove_left(cgroup_root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut removed = Vec::new();
+    for entry in std::fs::read_dir(cgroup_root)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(process) = name.strip_prefix(CGROUP_PREFIX).and_then(|id| id.parse::<u32>().ok()) else {
+            continue;
+        };
+        // Another agent may be at it, for a bpf-root of its own. One of another pid namespace has its child in there, and the
+        // kernel refuses.
+        if Path::new(&format!("/proc/{process}")).exists() {
+            continue;
+        }
+        match std::fs::remove_dir(&path) {
+            Ok(()) => removed.push(path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    removed.sort();
+    Ok(removed)
+}
+
 /// A cgroup that goes when this does; its processes must have ended.
 struct Cgroup {
     path: PathBuf,
@@ -151,7 +186,7 @@ struct Cgroup {
 
 impl Cgroup {
     fn create(root: &Path) -> Result<Self, SelfTestError> {
-        let path = root.join(format!("portway-selftest-{}", std::process::id()));
+        let path = root.join(format!("{CGROUP_PREFIX}{}", std::process::id()));
         match std::fs::create_dir(&path) {
             // An agent with this process id died in the middle.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

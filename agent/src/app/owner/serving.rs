@@ -98,7 +98,9 @@ impl Owner {
         if self.config.kube_proxy_replacement {
             self.datapath.attach(&self.config)?;
         } else {
-            let removed = programs::detach(&programs::link_dir(&self.config.bpf_root))?;
+            let links = programs::link_dir(&self.config.bpf_root);
+            let removed = programs::detach(&links)?;
+            programs::retire_other_versions(&links)?;
             tracing::warn!(
                 detached = removed.len(),
                 "kube-proxy-replacement is false: no program is attached"
