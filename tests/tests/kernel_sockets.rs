@@ -164,10 +164,12 @@ fn pain_39_a_udp_flow_stays_as_long_as_its_backend_is_valid() -> Result<()> {
         world.publish(&web(), endpoints(&[&a]))?;
         world.start_agent(&[])?;
         let mut clients = one_of_each(world, &c, Protocol::Udp)?;
+        let mut port = 80;
         let mut assert_valid = |world: &World, when: &str| -> Result<()> {
             let swept = stale_sockets(world)?.sweeps;
-            // Any service: it makes a sweep due.
-            let any = Service::new("any", &["10.96.0.99"]).port("http", TCP, u16::try_from(80 + swept)?);
+            // Any change of a service makes a sweep due.
+            port += 1;
+            let any = Service::new("any", &["10.96.0.99"]).port("http", TCP, port);
             world.publish(&any, [])?;
             eventually(Duration::from_secs(5), "a sweep", || {
                 ensure!(stale_sockets(world)?.sweeps > swept, "none");
