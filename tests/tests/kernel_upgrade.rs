@@ -309,12 +309,12 @@ fn what_self_tests_left_whose_agents_were_killed_goes_with_the_next_start_and_wi
         let other = format!("portway-selftest-{}", std::process::id());
         std::fs::create_dir(cgroup.join(&other))?;
         world.start_agent(&[])?;
-        assert_eq!(left()?, [other.clone()]);
+        assert_eq!(left()?, std::slice::from_ref(&other));
         world.kill_agent()?;
         std::fs::create_dir(cgroup.join(DEAD[1]))?;
         let done = world.portway(&["cleanup", "--yes"])?;
         assert!(done.contains(DEAD[1]) && !done.contains(&other), "{done}");
-        assert_eq!(left()?, [other.clone()]);
+        assert_eq!(left()?, std::slice::from_ref(&other));
         Ok(std::fs::remove_dir(cgroup.join(other))?)
     })
 }
