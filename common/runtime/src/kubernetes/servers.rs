@@ -94,6 +94,9 @@ mod tests {
         servers.leave(0, &"refused");
         assert_eq!(servers.current(), (1, "https://b:6443"));
         servers.leave(1, &"refused");
+        // A request that was still with the first one.
+        servers.leave(0, &"no answer");
+        assert_eq!(servers.current(), (2, "https://[::1]"));
         servers.leave(2, &"refused");
         assert_eq!(servers.current(), (0, "https://a"));
     }

@@ -110,11 +110,18 @@ async fn servers_that_are_given_stand_before_the_kubeconfigs() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut options = kubeconfig(&dir, "https://not-this-one.invalid", "token: t");
     options.servers = vec![format!("http://{nobody}/"), format!("{}/prefix/", server(&taken).await)];
-    let client = Client::new(options).await.unwrap();
+    let client = Client::new(options.clone()).await.unwrap();
     assert_eq!(client.get("/x").await.unwrap(), "Bearer t portway-test");
     assert!(client.status().server.ends_with("/prefix"));
     let error = client.status().last_error.unwrap();
     assert!(error.contains(&format!("http://{nobody}/x")) && error.contains("refused"), "{error}");
+
+    // One that names none is enough then.
+    let path = options.kubeconfig.clone().unwrap();
+    let text = fs::read_to_string(&path).unwrap().replace("server: 'https://not-this-one.invalid'", "");
+    replace(&path, &text);
+    let client = Client::new(options).await.unwrap();
+    assert_eq!(client.get("/x").await.unwrap(), "Bearer t portway-test");
 }
 
 #[tokio::test]

@@ -124,6 +124,8 @@ async fn a_server_that_always_goes_backwards_is_listed_ever_more_rarely() {
 #[tokio::test(start_paused = true)]
 async fn whoever_knows_better_has_it_listed_again() {
     let (mut rig, stream) = Rig::watching().await;
+    // The watch is up: the first word ends it, and the second one waits for whatever comes next.
+    tokio::time::sleep(Duration::from_millis(1)).await;
     rig.watch.relist();
     rig.watch.relist();
     rig.server.next().await.json(200, &list(11, &[]));
