@@ -1,5 +1,6 @@
 //! The model beside the oracle: manifests through the agent's own path up to the tables, and what differs.
 
+pub mod api;
 pub mod lookups;
 pub mod snapshot;
 pub mod walk;

@@ -5,7 +5,7 @@
 //! same of this node's endpoints, without hints. Hints count only if every ready endpoint has them and one is for this
 //! node (`forNodes`), else for its zone (`forZones`): without that, all are used.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portway_datapath::{Addr, Family, Port, Protocol};
@@ -70,14 +70,15 @@ pub(super) fn backends(
     backends.collect()
 }
 
-/// Address and port of every endpoint of the port, in whatever condition.
+/// Address and port of every endpoint of the port, and whether it is ready.
 pub(super) fn endpoints(
     slices: &[Arc<EndpointSlice>],
     name: &str,
     protocol: Protocol,
     family: Family,
-) -> BTreeSet<(Addr, Port)> {
-    candidates(slices, name, protocol, family).into_iter().map(|c| (c.addr, c.port)).collect()
+) -> BTreeMap<(Addr, Port), bool> {
+    let candidates = candidates(slices, name, protocol, family).into_iter();
+    candidates.map(|c| ((c.addr, c.port), state(c.endpoint) == State::Ready)).collect()
 }
 
 fn candidates<'s>(

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portway_datapath::{Addr, Family, FrontendKey, FrontendKind, Membership, Protocol, RunHeader};
+use portway_datapath::{Addr, Family, FrontendKey, FrontendKind, Membership, Port, Protocol, RunHeader};
 
 use super::{
     Desired, DesiredBackend, DesiredFrontend, DesiredService, Dirty, LoadBalancer, Owner, ServicePortKey,
@@ -28,6 +28,8 @@ struct Left {
     service: DesiredService,
     /// Empty once its Service was seen: what that does not have is not wanted.
     frontends: BTreeSet<FrontendKey>,
+    /// Those of its backends that slices have, or had since the start.
+    seen: BTreeSet<(Addr, Port)>,
 }
 
 impl Restored {
@@ -69,6 +71,7 @@ impl Restored {
             let left = restored.services.entry(key.clone()).or_insert_with(|| Left {
                 service: left_service(service, family, of_it()),
                 frontends: BTreeSet::new(),
+                seen: BTreeSet::new(),
             });
             left.frontends.insert(*frontend);
             left.service.reached_from_outside |= kind != FrontendKind::ClusterIp;
@@ -86,9 +89,12 @@ impl Restored {
         *self = Self::default();
     }
 
-    /// Gives up what the model knows by now of everything in `dirty`: of a Service or pod that is there, its frontends,
-    /// ports and endpoints, in whatever condition and also those that it does not have; all of a Service that was there
-    /// and is gone. What becomes dirty by that is added.
+    /// Gives up what the model knows by now of everything in `dirty`: of a Service or pod that is there, its frontends
+    /// and ports, also those that it does not have, and backends that are not ready or have gone since they were seen;
+    /// all of a Service that was there and is gone. What becomes dirty by that is added.
+    ///
+    /// A backend that is ready stays, also where the model leaves it out: which ones hints leave is known only once all
+    /// are.
     ///
     /// A frontend that somebody else wants stays with an owner that was not seen: it may come, and win the clash.
     ///
@@ -112,8 +118,7 @@ impl Restored {
             for key in self.keys_of(&owner) {
                 let Some(left) = self.services.get_mut(&key) else { continue };
                 if is_there && balancer.service(&key).is_some() {
-                    let known = balancer.endpoints(&key);
-                    left.service.backends.retain(|backend| !known.contains(&(backend.addr, backend.port)));
+                    left.see(&balancer.endpoints(&key));
                     for frontend in std::mem::take(&mut left.frontends) {
                         self.frontends.remove(&frontend);
                         self.contested.remove(&frontend);
@@ -177,10 +182,28 @@ impl Restored {
     }
 }
 
+impl Left {
+    /// Takes what slices say of endpoints: whether each is ready.
+    fn see(&mut self, endpoints: &BTreeMap<(Addr, Port), bool>) {
+        let seen = &mut self.seen;
+        self.service.backends.retain(|backend| {
+            let place = (backend.addr, backend.port);
+            match endpoints.get(&place) {
+                Some(true) => {
+                    seen.insert(place);
+                    true
+                }
+                Some(false) => false,
+                None => !seen.contains(&place),
+            }
+        });
+    }
+}
+
 /// What is wanted until every source has synced: what was seen, and what of [`Restored`] nobody has spoken of.
 ///
-/// Of a service that was seen, settings are as seen, and backends and frontends that are left come on top. What
-/// nobody has seen at all stays as it is in the maps, so [`Desired::everything`] does not have it.
+/// Of a service that was seen, settings and frontends are as seen, and backends that are left come on top. What nobody
+/// has seen at all stays as it is in the maps, so [`Desired::everything`] does not have it.
 #[derive(Clone, Copy, Debug)]
 pub struct Union<'a> {
     pub balancer: &'a LoadBalancer,
@@ -194,10 +217,16 @@ impl Desired for Union<'_> {
             (None, left) => left.filter(|left| !left.frontends.is_empty()).map(|left| left.service.clone()),
             (Some(seen), None) => Some(seen),
             (Some(mut seen), Some(left)) => {
-                let known: BTreeSet<_> = seen.backends.iter().map(|b| (b.addr, b.port)).collect();
-                let unseen = left.service.backends.iter().filter(|b| !known.contains(&(b.addr, b.port)));
-                seen.backends.extend(unseen);
-                seen.backends.sort_unstable();
+                let both = seen.backends.iter().chain(&left.service.backends);
+                let mut sets: BTreeMap<(Addr, Port), (bool, bool)> = BTreeMap::new();
+                for backend in both {
+                    let (cluster, local) = sets.entry((backend.addr, backend.port)).or_default();
+                    *cluster |= backend.cluster;
+                    *local |= backend.local;
+                }
+                let backend =
+                    |((addr, port), (cluster, local))| DesiredBackend { addr, port, cluster, local };
+                seen.backends = sets.into_iter().map(backend).collect();
                 Some(seen)
             }
         }

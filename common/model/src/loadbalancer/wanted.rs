@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portway_datapath::{Addr, Family, FrontendKey, Port, ServiceFlags};
@@ -50,9 +50,9 @@ impl Desired for LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// Address and port of every endpoint that slices have for a service port, in whatever condition.
-    pub(super) fn endpoints(&self, key: &ServicePortKey) -> BTreeSet<(Addr, Port)> {
-        let Owner::Service(name) = &key.owner else { return BTreeSet::new() };
+    /// Address and port of every endpoint that slices have for a service port, and whether it is ready.
+    pub(super) fn endpoints(&self, key: &ServicePortKey) -> BTreeMap<(Addr, Port), bool> {
+        let Owner::Service(name) = &key.owner else { return BTreeMap::new() };
         let slices = self.services.get(name).map_or(&[][..], |state| &state.slices);
         endpoints(slices, &key.port_name, key.protocol, key.family)
     }

@@ -112,7 +112,9 @@ impl Manifests {
             return Change { older: 1, ..Change::default() };
         }
         held.list = list;
-        if seen.version != 0 && held.version == seen.version {
+        // In a list also an object of the same version is read: of a cluster that was put back to an earlier state
+        // versions come again.
+        if !in_list && seen.version != 0 && held.version == seen.version {
             return Change::default();
         }
         *held = Sighting { version: seen.version, uid: seen.uid, list };
