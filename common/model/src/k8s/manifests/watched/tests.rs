@@ -88,6 +88,8 @@ fn a_list_of_older_objects_counts() {
     list(&mut manifests, &[service("a", 1, 500)]);
     assert_eq!(list(&mut manifests, &[service("a", 2, 5)]), ["+ns/a 10.96.0.2"]);
     assert_eq!(told(&watch(&mut manifests, Watched::Applied(&service("a", 3, 6)))), ["+ns/a 10.96.0.3"]);
+    // And a version of before may come again with something else.
+    assert_eq!(list(&mut manifests, &[service("a", 4, 6)]), ["+ns/a 10.96.0.4"]);
 }
 
 #[test]
