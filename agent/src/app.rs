@@ -41,6 +41,8 @@ use tokio::task::JoinSet;
 use crate::config::{self, Config, Loaded};
 use crate::lock::Lock;
 use crate::node;
+use audit::AuditMetrics;
+use audit::objects::Objects;
 use health::ProxyHealth;
 use http::Api;
 use metrics::Metrics;
@@ -88,6 +90,7 @@ async fn serve(
     let shutdown = Shutdown::new();
     let drain = || shutdown.drain().context("the shutdown has begun");
 
+    let to_owner = questions.clone();
     let api = Api::new(Arc::clone(&config), settings, readiness.clone(), questions, started);
     let mut servers = JoinSet::new();
     let socket = admin::listen_on_socket(&config.socket_path).await?;
@@ -111,8 +114,15 @@ async fn serve(
         Some(api_server) => Some(watches::start(api_server, &config).await?),
         None => None,
     };
+    let audit = AuditMetrics::new(&metrics.registry)?;
     if let Some((watches, _)) = &api_server {
         metrics.watch_api_server(watches.clone())?;
+        let objects = Objects::new(watches.clone(), watches::resources(&config), audit.clone(), to_owner);
+        let api = Arc::clone(&api);
+        servers.spawn(async move {
+            api.audit_objects(objects).await;
+            Ok(())
+        });
     }
 
     let owner_ended = spawn_owner(OwnerParts {
@@ -121,7 +131,7 @@ async fn serve(
         readiness,
         starting,
         api,
-        inputs: Inputs { asked, api_server, health },
+        inputs: Inputs { asked, api_server, health, audit },
         drain: drain()?,
         started,
     })?;

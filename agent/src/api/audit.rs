@@ -41,6 +41,9 @@ pub struct AuditStatus {
     pub compare_age_seconds: Option<f64>,
     /// Since the objects were last compared with the API server's.
     pub objects_age_seconds: Option<f64>,
+    /// Why the last comparison of objects was not whole, e.g. an API server that does not answer.
+    #[serde(default)]
+    pub objects_trouble: Option<String>,
     /// Differences since the start, by kind.
     pub divergence: BTreeMap<String, u64>,
     /// Those that are not put right yet.

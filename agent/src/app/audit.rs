@@ -10,6 +10,7 @@
 
 mod kube_proxy;
 mod metrics;
+pub(super) mod objects;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -252,6 +253,7 @@ impl Audit {
             look_seconds: self.look_took.as_secs_f64(),
             compare_age_seconds: age(self.compared),
             objects_age_seconds: None,
+            objects_trouble: None,
             divergence: self.divergence.clone(),
             remaining: self.open.keys().cloned().collect(),
             oldest_seconds: self.oldest().map(|age| age.as_secs_f64()),

@@ -14,6 +14,7 @@ use portway_model::tables::{TableDump, rows};
 use portway_runtime::readiness::Readiness;
 use tokio::sync::{mpsc, oneshot};
 
+use super::audit::objects::{Objects, Outcome};
 use super::owner::Question;
 use crate::api::{self, path};
 use crate::config::Config;
@@ -29,6 +30,7 @@ pub(super) struct Api {
     readiness: Readiness,
     questions: mpsc::Sender<Question>,
     maps: OnceLock<MapReader>,
+    objects: OnceLock<Objects>,
     started: Instant,
 }
 
@@ -69,13 +71,44 @@ impl Api {
         questions: mpsc::Sender<Question>,
         started: Instant,
     ) -> Arc<Self> {
-        Arc::new(Self { config, settings, readiness, questions, maps: OnceLock::new(), started })
+        Arc::new(Self {
+            config,
+            settings,
+            readiness,
+            questions,
+            maps: OnceLock::new(),
+            objects: OnceLock::new(),
+            started,
+        })
     }
 
     /// From now on the maps can be shown.
     pub(super) fn watch_maps(&self, reader: MapReader) {
         // A second reader of the same maps would say the same.
         let _ = self.maps.set(reader);
+    }
+
+    /// There is an API server: its objects are compared from now on. Ends with the task.
+    pub(super) async fn audit_objects(self: Arc<Self>, objects: Objects) {
+        self.objects.get_or_init(|| objects).run().await;
+    }
+
+    /// The kernel's side after the objects that it is made from.
+    async fn audit(&self, fix: bool) -> Result<api::Audit, Failure> {
+        let began = Instant::now();
+        let objects = match self.objects.get() {
+            Some(objects) => objects.audit(fix).await,
+            None => Outcome::default(),
+        };
+        let kernel = self.ask(|to| Question::Audit { fix, to }).await?.map_err(Failure::Audit)?;
+        let Outcome { found, remaining, skipped } = objects;
+        Ok(api::Audit {
+            found: [found, kernel.found].concat(),
+            remaining: [remaining, kernel.remaining].concat(),
+            skipped: [skipped, kernel.skipped].concat(),
+            seconds: began.elapsed().as_secs_f64(),
+            warnings: kernel.warnings,
+        })
     }
 
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Failure> {
@@ -123,6 +156,9 @@ pub(super) fn router(api: Arc<Api>) -> Router {
 async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failure> {
     let mut status = api.ask(Question::Status).await?;
     let (maps, unremembered) = api.read_maps(|maps| Ok((map_use(maps)?, unremembered(maps)?))).await?;
+    if let Some(objects) = api.objects.get() {
+        objects.add_to(&mut status.audit);
+    }
     status.maps = maps;
     status.counts.unremembered = unremembered.0;
     status.warnings.extend(unremembered.1);
@@ -178,11 +214,11 @@ async fn all_rows(State(api): State<Arc<Api>>) -> Result<Json<Vec<portway_model:
 }
 
 async fn audit(State(api): State<Arc<Api>>) -> Result<Json<api::Audit>, Failure> {
-    api.ask(|to| Question::Audit { fix: false, to }).await?.map(Json).map_err(Failure::Audit)
+    api.audit(false).await.map(Json)
 }
 
 async fn fix(State(api): State<Arc<Api>>) -> Result<Json<api::Audit>, Failure> {
-    api.ask(|to| Question::Audit { fix: true, to }).await?.map(Json).map_err(Failure::Audit)
+    api.audit(true).await.map(Json)
 }
 
 async fn settings(State(api): State<Arc<Api>>) -> Json<Vec<api::Setting>> {

@@ -5,17 +5,20 @@ mod audit;
 mod node;
 mod serving;
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::bail;
+use portway_model::k8s::ObjectKind;
 use portway_model::loadbalancer::{LoadBalancer, Restored};
 use portway_runtime::directory::{Directory, DirectoryError, Event};
 use portway_runtime::readiness::{Guard, Readiness};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
+use super::audit::objects::Differing;
 use super::audit::{Audit, AuditMetrics};
 use super::datapath::{Datapath, Ticket};
 use super::events::ObjectEvents;
@@ -45,6 +48,12 @@ pub(super) enum Question {
         fix: bool,
         to: oneshot::Sender<Result<api::Audit, String>>,
     },
+    /// Which of these objects of the API server's are not held in these versions.
+    Versions {
+        kind: ObjectKind,
+        versions: BTreeMap<String, u64>,
+        to: oneshot::Sender<Differing>,
+    },
 }
 
 /// What the main thread hands to the owner.
@@ -53,6 +62,7 @@ pub(super) struct Inputs {
     /// The API server's watches and what they tell, where there is one.
     pub(super) api_server: Option<(Watches, mpsc::Receiver<Told>)>,
     pub(super) health: ProxyHealth,
+    pub(super) audit: AuditMetrics,
 }
 
 pub(super) struct Owner {
@@ -107,7 +117,7 @@ impl Owner {
         inputs: Inputs,
         started: Instant,
     ) -> anyhow::Result<Self> {
-        let Inputs { asked, api_server, health } = inputs;
+        let Inputs { asked, api_server, health, audit } = inputs;
         let (watches, told) = api_server.unzip();
         let events = watches.as_ref().map(|watches| ObjectEvents::new(watches.events().clone()));
         let sources = Sources::new(&config, watches);
@@ -130,9 +140,8 @@ impl Owner {
         let timeout = config.api_server.as_ref().map(|api_server| api_server.sync_timeout);
         let first_sync = FirstSync::new(!restored.is_empty(), timeout, tokio::time::Instant::now());
         tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
-        let audit = Audit::new(AuditMetrics::new(&metrics.registry)?);
         Ok(Self {
-            audit,
+            audit: Audit::new(audit),
             balancer: LoadBalancer::new(config.load_balancer()),
             config,
             metrics,

@@ -57,6 +57,15 @@ impl Watches {
         &self.events
     }
 
+    pub(super) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Lists a kind anew, soon.
+    pub(super) fn relist(&self, kind: ObjectKind) {
+        self.watches.iter().filter(|(known, _)| *known == kind).for_each(|(_, watch)| watch.relist());
+    }
+
     pub(super) fn client_status(&self) -> ClientStatus {
         self.client.status()
     }
@@ -117,6 +126,12 @@ const fn state(state: WatchState) -> &'static str {
         WatchState::Retrying => "retrying",
         WatchState::Ended => "ended",
     }
+}
+
+/// What is watched.
+pub(super) fn resources(config: &Config) -> Vec<(ObjectKind, Resource)> {
+    let resource = |kind| (kind, resource(kind, &config.node_name, &config.services.proxy_name));
+    KINDS.into_iter().map(resource).collect()
 }
 
 /// Where the objects of a kind are, as far as they matter on this node.

@@ -2,6 +2,7 @@
 
 use super::{Owner, Question};
 use crate::api;
+use crate::app::audit::objects::differing;
 use crate::app::events::Trouble;
 use crate::app::metrics::Tallies;
 use crate::app::status;
@@ -40,6 +41,9 @@ impl Owner {
             Question::Rejects(to) => drop(to.send(self.rejects().collect())),
             Question::Clashes(to) => drop(to.send(self.balancer.conflicts().collect())),
             Question::Audit { fix, to } => drop(to.send(self.compare(fix)?)),
+            Question::Versions { kind, versions, to } => {
+                drop(to.send(differing(self.sources.manifests().versions(kind), versions)));
+            }
         }
         Ok(())
     }
