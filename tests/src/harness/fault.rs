@@ -77,6 +77,7 @@ struct Shared {
     on_request: Mutex<OnRequest>,
     on_event: Mutex<OnEvent>,
     seen: Mutex<Vec<Seen>>,
+    abandoned: Mutex<Vec<Seen>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -117,6 +118,7 @@ impl FaultProxy {
             on_request: Mutex::new(Box::new(|_| RequestFault::None)),
             on_event: Mutex::new(Box::new(|_, _| EventFault::None)),
             seen: Mutex::default(),
+            abandoned: Mutex::default(),
         });
         let runtime = runtime(control_plane.namespace())?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
@@ -176,6 +178,11 @@ impl FaultProxy {
     /// Everything that was asked, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.shared.seen).clone()
+    }
+
+    /// Watches that stalled and that the agent has given up, and when it did.
+    pub fn abandoned(&self) -> Vec<Seen> {
+        lock(&self.shared.abandoned).clone()
     }
 
     /// Lists of whole objects of `path` (`/api/v1/services`) that were begun.

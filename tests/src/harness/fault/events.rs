@@ -1,6 +1,7 @@
 //! The events of one watch, passed on line by line.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::script::{Asked, Event, EventFault, status};
 use super::serve::Body;
-use super::{Shared, lock};
+use super::{Seen, Shared, lock};
 
 type Frames = mpsc::Sender<anyhow::Result<Frame<Bytes>>>;
 
@@ -141,9 +142,11 @@ impl Passing {
         loop {
             tokio::select! {
                 frame = self.from.frame() => if !matches!(frame, Some(Ok(_))) { break },
-                () = self.to.closed() => return,
+                () = self.to.closed() => break,
             }
         }
         self.to.closed().await;
+        let abandoned = Seen { at: Instant::now(), asked: self.asked.clone() };
+        lock(&self.shared.abandoned).push(abandoned);
     }
 }
