@@ -4,7 +4,10 @@
 //! processes of their own ([`client`]). It gives [`Figure`]s; the caller prints them. Ratios are taken in one run with
 //! rounds interleaved, since the speed of a machine drifts.
 
+pub mod apilag;
+pub mod churn;
 pub mod client;
+pub mod cluster;
 pub mod connect;
 pub mod hammer;
 pub mod objects;
@@ -18,7 +21,8 @@ pub use report::Figure;
 use anyhow::{Result, bail};
 
 /// Every benchmark, in the order in which they are run.
-pub const NAMES: [&str; 7] = ["connect", "program", "start", "restart", "memory", "envelope", "hammer"];
+pub const NAMES: [&str; 9] =
+    ["connect", "program", "start", "restart", "memory", "envelope", "hammer", "apilag", "churn"];
 
 /// Runs one. `long`: the form whose figures are published.
 pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
@@ -30,6 +34,8 @@ pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
         "memory" => resources::memory(),
         "envelope" => program::envelope(),
         "hammer" => hammer::run(long),
+        "apilag" => apilag::run(long),
+        "churn" => churn::run(long),
         other => bail!("no benchmark {other:?}: there are {}", NAMES.join(", ")),
     }
 }

@@ -7,13 +7,13 @@ use std::process::{ChildStdin, ChildStdout};
 use anyhow::{Context as _, Result, ensure};
 
 use super::client::{self, Sweep};
+use super::cluster::{METRICS, map_writes};
 use super::objects;
 use super::report::{Figure, quantile};
 use super::resources::{Client, Node};
 
 const BENCH: &str = "program";
 const SERVICES: u32 = 10_000;
-const METRICS: &str = "127.0.0.1:9962";
 
 pub fn run(long: bool) -> Result<Vec<Figure>> {
     let mut node = Node::without_agent("program")?;
@@ -98,35 +98,26 @@ fn put(node: &Node, name: &str, text: &str) -> Result<u64> {
     Ok(before)
 }
 
-/// The agent's own count of map operations, from its metrics.
-fn map_writes(node: &Node) -> Result<u64> {
-    let text = node.world.node().http_get(METRICS.parse()?, "/metrics")?;
-    let ops = text.lines().filter(|line| line.starts_with("cilium_bpf_map_ops_total{"));
-    let counts: Vec<f64> = ops.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
-    ensure!(!counts.is_empty(), "no cilium_bpf_map_ops_total in the metrics:\n{text}");
-    Ok(counts.iter().sum::<f64>() as u64)
-}
-
 /// A client that connects until it sees a name, again and again.
-struct Watcher {
+pub(super) struct Watcher {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     _client: Client,
 }
 
 impl Watcher {
-    fn start(node: &Node, target: SocketAddr) -> Result<Self> {
+    pub(super) fn start(node: &Node, target: SocketAddr) -> Result<Self> {
         let mut client = node.start_client(&["watch".to_owned(), target.to_string()], &[])?;
         let (input, output) = client.pipes()?;
         Ok(Self { input, output: BufReader::new(output), _client: client })
     }
 
-    fn expect(&mut self, name: &str) -> Result<()> {
+    pub(super) fn expect(&mut self, name: &str) -> Result<()> {
         writeln!(self.input, "{name}").context("tell the watcher")
     }
 
     /// When it saw the name, on the monotonic clock.
-    fn seen(&mut self) -> Result<u64> {
+    pub(super) fn seen(&mut self) -> Result<u64> {
         let mut line = String::new();
         self.output.read_line(&mut line).context("hear the watcher")?;
         line.trim().parse().with_context(|| format!("the watcher said {line:?}"))
