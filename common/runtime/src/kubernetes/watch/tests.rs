@@ -130,12 +130,12 @@ async fn an_event_that_comes_in_pieces_is_one_event() {
     for byte in line.as_bytes() {
         stream.write(std::str::from_utf8(&[*byte]).unwrap());
     }
-    // A piece may also be the end of one and all of the next.
-    let line = json!({"type": "ADDED", "object": object("b", 12)}).to_string();
-    let (begin, end) = line.split_at(20);
+    // A piece may also be the end of a long one and all of a shorter one.
+    let line = json!({"type": "ADDED", "object": object("b-that-is-longer", 12)}).to_string();
+    let (begin, end) = line.split_at(line.len() - 3);
     stream.write(begin);
     stream.write(&format!("{end}\n{}\n", json!({"type": "ADDED", "object": object("c", 13)})));
-    assert_eq!(rig.told(3).await, ["+a 11", "+b 12", "+c 13"]);
+    assert_eq!(rig.told(3).await, ["+a 11", "+b-that-is-longer 12", "+c 13"]);
 }
 
 #[tokio::test(start_paused = true)]
