@@ -72,6 +72,11 @@ impl FirstSync {
         self.stage
     }
 
+    /// Whether Services and EndpointSlices of every source are known.
+    pub(super) fn knows_services(&self) -> bool {
+        self.stage == Stage::Exact
+    }
+
     /// When time alone changes something.
     pub(super) fn due(&self) -> Option<Instant> {
         let patience = self.since.filter(|_| self.stage == Stage::Waiting).map(|since| since + PATIENCE);

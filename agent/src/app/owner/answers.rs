@@ -26,7 +26,8 @@ impl Owner {
 
     /// Says on the API server's objects what is wrong with them; not before all are known, for a clash may be none.
     pub(super) fn tell_events(&mut self) {
-        let Some(events) = self.events.as_mut().filter(|_| self.is_exact) else { return };
+        let knows = self.first_sync.knows_services();
+        let Some(events) = self.events.as_mut().filter(|_| knows) else { return };
         let not_used = self.sources.rejects().map(|reject| (Trouble::NotUsed, reject));
         let clashes = self.balancer.conflicts().map(|reject| (Trouble::FrontendTaken, reject));
         let refused = self.datapath.refused().rejects().cloned();
