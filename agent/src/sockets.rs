@@ -49,6 +49,8 @@ use tally::Tally;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Sweeps after changes are at least this far apart: a busy cluster costs two of them a second.
 const SPACING: Duration = Duration::from_millis(500);
+/// And at least this many times as far as the last one took: a tenth of a CPU at most, however many sockets there are.
+const REST: u32 = 9;
 /// Without any change.
 const PERIOD: Duration = Duration::from_secs(30);
 
@@ -152,9 +154,10 @@ fn follow(incoming: &Receiver<News>, table: SocketTable, tally: Tally) {
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
+                let began = Instant::now();
                 let next = sweeper.sweep();
                 let now = Instant::now();
-                not_before = now + SPACING;
+                not_before = now + SPACING.max((now - began) * REST);
                 due = Some(next.map_or(now + PERIOD, |next| next.min(now + PERIOD)));
             }
             Err(RecvTimeoutError::Disconnected) => return,

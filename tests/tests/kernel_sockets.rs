@@ -1,6 +1,5 @@
 //! Sockets whose backend is gone are closed, and only those. Names follow the rows of pains.md.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -8,6 +7,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use portway_agent::api::{StaleSockets, Status};
+use portway_agent::maps::{MapId, pin_path};
 use portway_datapath::{Addr, Port, ServiceIndex, SocketTranslation, Translation};
 use portway_tests::harness::bpf::insert;
 use portway_tests::harness::fixture::{WEB, web};
@@ -304,7 +304,7 @@ fn entries_of_sockets_that_nobody_has_are_removed_and_others_stay() -> Result<()
             let value = SocketTranslation::new(frontend, Port::new(80), portway_datapath::Protocol::UDP, &to);
             Ok::<_, anyhow::Error>(bytes(&value))
         };
-        let map: PathBuf = world.bpf_root().join("portway/v1/maps/pw_sock");
+        let map = pin_path(world.bpf_root(), MapId::Sock);
         let cookie = |n: u64| (u64::MAX - n).to_ne_bytes();
         // One that is stale, and then so many that the map is nearly full.
         let stale = translation("10.244.200.1".parse()?)?;
