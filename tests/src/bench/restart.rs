@@ -8,14 +8,16 @@ use anyhow::{Context as _, Result};
 
 use super::objects;
 use super::report::{Figure, median, quantile};
-use crate::harness::fixture::{NODE_PORT, WEB, node_port_web};
-use crate::harness::manifest::endpoints;
+use crate::harness::fixture::NODE_PORT;
+use crate::harness::manifest::{Service, TCP, endpoints};
 use crate::harness::world::{NODE_V4, NODE_V6};
 use crate::harness::{Probe, World};
 use crate::oracle::random::Random;
 
 const BENCH: &str = "restart";
 const SERVICES: u32 = 10_000;
+/// None of [`objects`].
+const CLUSTER_IPS: [&str; 2] = ["10.95.0.10", "fd00:10:95::10"];
 /// A service's programs serve all the while; this is how long its changes wait.
 const LONGEST_START_MS: f64 = 10_000.0;
 
@@ -23,7 +25,8 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
     let repeats = if long { 50 } else { 10 };
     let mut world = World::new("restarts")?;
     let pods = world.serving_pods(&["a", "b", "c", "d"])?;
-    world.publish(&node_port_web(), endpoints(&pods.iter().collect::<Vec<_>>()))?;
+    let web = Service::new("web", &CLUSTER_IPS).node_port("http", TCP, 80, NODE_PORT);
+    world.publish(&web, endpoints(&pods.iter().collect::<Vec<_>>()))?;
     world.manifests().put_text("services.json", &objects::services(SERVICES, 2))?;
     world.start_agent(&[])?;
     let mut figures = Vec::new();
@@ -52,8 +55,10 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
 
 /// One client on the node, for ClusterIPs and NodePorts of both families.
 fn start_load(world: &World) -> Result<Probe> {
-    let mut to: Vec<SocketAddr> = WEB.iter().map(|to| to.parse()).collect::<Result<_, _>>()?;
-    to.extend([SocketAddr::from((NODE_V4, NODE_PORT)), SocketAddr::from((NODE_V6, NODE_PORT))]);
+    let mut to = vec![SocketAddr::from((NODE_V4, NODE_PORT)), SocketAddr::from((NODE_V6, NODE_PORT))];
+    for ip in CLUSTER_IPS {
+        to.push(SocketAddr::new(ip.parse()?, 80));
+    }
     let mut load = world.node_client()?;
     load.start_load(&to, 500, 1000)?;
     Ok(load)
