@@ -59,7 +59,7 @@ fn what_was_never_marked_dirty_is_named_and_mended_and_what_waits_is_pending() {
 }
 
 #[test]
-fn a_version_that_nobody_wants_is_named() {
+fn a_version_that_nobody_wants_and_a_frontend_of_another_kind_are_named() {
     let mut run = programmed(two());
     let mut next = two();
     next.services.remove(&key("ns/b", ""));

@@ -253,6 +253,16 @@ fn a_run_past_the_end_of_its_map_is_not_trusted() {
 }
 
 #[test]
+fn a_header_that_claims_the_rest_of_the_map_keeps_nobody_from_being_written() {
+    let mut run = programmed(two());
+    let a = run.index_of("ns/a");
+    let service = run.tables.inner.tables.dump().services.into_iter().find(|s| s.index == a).unwrap();
+    let all = portway_datapath::RunHeader { cluster_len: OPTIONS.sizes.runs, ..service.header };
+    run.damage(&[TableOp::WriteRun { at: service.word.run().unwrap(), records: all.records().to_vec() }]);
+    run.recover();
+}
+
+#[test]
 fn retired_memory_of_before_frees_nothing_after_a_restore() {
     let mut run = programmed(two());
     run.go_to(two().with(key("ns/b", ""), service(&["10.1.0.4:8080"])));
