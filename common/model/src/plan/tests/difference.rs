@@ -64,11 +64,13 @@ fn a_version_that_nobody_wants_and_a_frontend_of_another_kind_are_named() {
     let mut next = two();
     next.services.remove(&key("ns/b", ""));
     next.frontends.remove(&frontend("10.96.0.2:80/TCP"));
+    let next = next.at(frontend("10.96.0.1:80/TCP"), FrontendKind::ExternalIps, &key("ns/a", "http"));
     run.worlds.push(next);
     assert_eq!(
         run.told(),
         [
             format!("{B}: version: a version, wanted nothing"),
+            format!("frontend 10.96.0.1:80/TCP: frontend: ClusterIP of {A}, wanted ExternalIPs of {A}"),
             format!("frontend 10.96.0.2:80/TCP: frontend: ClusterIP of {B}, wanted nothing"),
         ]
     );
