@@ -27,7 +27,7 @@ const COPIED: [&str; 8] = [
 ];
 
 /// The suites that must catch them, one after the other. Most fall to the first, which is fast.
-const SUITES: [&str; 2] = ["oracle_worlds", "oracle_mutations"];
+const SUITES: [&str; 3] = ["oracle_worlds", "oracle_mutations", "oracle_api"];
 
 /// A mutant that makes the model loop is caught by this.
 const PATIENCE: Duration = Duration::from_secs(300);
