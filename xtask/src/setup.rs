@@ -42,6 +42,8 @@ enum Need {
     Deny,
     /// A client that is not ours.
     HttpClient,
+    /// `nft`, for rule sets that are not ours.
+    RuleSets,
     /// The oldest supported kernel and a machine to run it in.
     OldKernel,
     /// etcd, kube-apiserver and their friends.
@@ -59,20 +61,27 @@ impl Scope {
                 Need::Nextest,
                 Need::Deny,
                 Need::HttpClient,
+                Need::RuleSets,
                 Need::OldKernel,
                 Need::ControlPlane,
             ],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
             Self::Unit => &[Need::Nextest],
-            Self::Kernel => {
-                &[Need::EbpfToolchain, Need::Namespaces, Need::Nextest, Need::HttpClient, Need::OldKernel]
-            }
+            Self::Kernel => &[
+                Need::EbpfToolchain,
+                Need::Namespaces,
+                Need::Nextest,
+                Need::HttpClient,
+                Need::RuleSets,
+                Need::OldKernel,
+            ],
             Self::Test => &[
                 Need::EbpfToolchain,
                 Need::Namespaces,
                 Need::Nextest,
                 Need::HttpClient,
+                Need::RuleSets,
                 Need::OldKernel,
                 Need::ControlPlane,
             ],

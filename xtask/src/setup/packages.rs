@@ -60,6 +60,12 @@ const PACKAGES: &[Package] = &[
         command: Some("curl"),
     },
     Package {
+        name: "nftables",
+        why: "rule sets of others beside the agent, and kube-proxy in a benchmark",
+        for_need: Need::RuleSets,
+        command: Some("nft"),
+    },
+    Package {
         name: "qemu-system-x86",
         why: "runs the hook tests on an older kernel",
         for_need: Need::OldKernel,
