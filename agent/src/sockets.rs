@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Level-based: each sweep compares everything that `pw_sock` remembers with the wanted state, so nothing depends on
-//! having seen an event. A sweep comes after changes that may have made a socket stale, and every [`PERIOD`].
+//! having seen an event. A sweep comes after changes that may have made a socket stale, and every 30 s.
 //!
 //! What is stale:
 //! - a connected UDP socket, at once, when no slice of the service that its frontend leads to has the backend as one
 //!   that is ready or still serving. Hints, policies and terminating endpoints are choices for new connections;
 //! - a TCP connection, when no slice of any service and no pod has the backend's address any more, ready or not, for
-//!   [`sweep::TCP_GRACE`], and nothing came from there in that time. Whether a pod on another node lives is not known
+//!   10 s, and nothing came from there in that time. Whether a pod on another node lives is not known
 //!   here: an address in no slice may be that of a pod that only left its selectors. Such a pod answers; only a
 //!   connection that is idle for all of that time is closed, too.
 //!
