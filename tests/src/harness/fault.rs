@@ -203,15 +203,33 @@ impl FaultProxy {
     pub fn peak_per_second(&self, since: Instant) -> usize {
         let times: Vec<Instant> =
             lock(&self.shared.seen).iter().map(|seen| seen.at).filter(|at| *at >= since).collect();
-        let second = Duration::from_secs(1);
-        let within = |(n, begin): (usize, &Instant)| {
-            times.iter().skip(n).take_while(|at| at.saturating_duration_since(*begin) < second).count()
-        };
-        times.iter().enumerate().map(within).max().unwrap_or(0)
+        busiest_second(&times)
     }
+}
+
+/// How many of `times`, which are in order, lie in the second that has the most.
+fn busiest_second(times: &[Instant]) -> usize {
+    let from = |(n, begin): (usize, &Instant)| {
+        let is_in = |at: &&Instant| at.saturating_duration_since(*begin) < Duration::from_secs(1);
+        times.iter().skip(n).take_while(is_in).count()
+    };
+    times.iter().enumerate().map(from).max().unwrap_or(0)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A script that panicked has failed its test already.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_second_begins_anywhere() {
+        let begin = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| begin + Duration::from_millis(*ms)).collect::<Vec<_>>();
+        assert_eq!(busiest_second(&[]), 0);
+        assert_eq!(busiest_second(&at(&[0, 999, 1_000, 1_500, 1_998, 2_900])), 4);
+    }
 }

@@ -70,8 +70,11 @@ async fn connection(shared: Arc<Shared>, tcp: TcpStream) {
     let mut state = shared.state.subscribe();
     let now = *state.borrow_and_update();
     let served = async {
-        if now.reach == Reach::Silent {
-            return std::future::pending::<()>().await;
+        match now.reach {
+            Reach::Up => {}
+            // It came before the listener was closed.
+            Reach::Refused => return,
+            Reach::Silent => return std::future::pending::<()>().await,
         }
         // Small events are to come at once.
         let _ = tcp.set_nodelay(true);
