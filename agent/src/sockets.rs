@@ -6,6 +6,7 @@
 //!                                      sweep       pw_sock against endpoints and maps ─► stale ones, dead entries
 //!                                      namespaces  every network namespace of the node
 //!                                      diag        finds them there by their cookie, and closes them
+//!                                      life        asks backends whether they live
 //! ```
 //!
 //! Level-based: each sweep compares everything that `pw_sock` remembers with the wanted state, so nothing depends on
@@ -14,10 +15,15 @@
 //! What is stale:
 //! - a connected UDP socket, at once, when no slice of the service that its frontend leads to has the backend as one
 //!   that is ready or still serving. Hints, policies and terminating endpoints are choices for new connections;
-//! - a TCP connection, when no slice of any service and no pod has the backend's address any more, ready or not, for
-//!   10 s, and nothing came from there in that time. Whether a pod on another node lives is not known
-//!   here: an address in no slice may be that of a pod that only left its selectors. Such a pod answers; only a
-//!   connection that is idle for all of that time is closed, too.
+//! - a TCP connection, when no slice of any service and no pod with host ports has had the backend's address for 10 s,
+//!   ready or not, nothing came from there for 10 s, and the backend is gone. No slice says that it is: the pod may only
+//!   have left its selectors. So the agent asks it, by a TCP connection to its address and port from the agent's own
+//!   namespace. It lives if anything answers, also a refusal; it is gone when two questions in a row, 1.5 s each, had no
+//!   answer or no way. One that lives is asked every 10 s as long as there are idle connections to it.
+//!
+//! A pod that a firewall hides from its clients' node seems gone; its connections are spared where it spoke on them since
+//! it left the slices and never answered the agent. A backend that is a frontend, or has the number of a NodePort, cannot
+//! be asked, and counts as alive.
 //!
 //! What is never touched: sockets that `pw_sock` does not have (clients that dial a pod themselves); services with the
 //! annotation `portway.io/keep-stale-sockets: "true"`, as long as they exist; unconnected UDP sockets, whose next
@@ -25,6 +31,7 @@
 
 mod diag;
 mod endpoints;
+mod life;
 mod namespaces;
 mod status;
 mod sweep;

@@ -15,7 +15,7 @@ pub struct StaleSockets {
     pub tracked: u64,
     /// Stale ones that the annotation of their service keeps.
     pub kept: u64,
-    /// TCP connections to an address that nobody has: not for long enough, or somebody answers there.
+    /// TCP connections to an address that nobody has: not for long enough, or somebody answers there, or is asked.
     pub waiting: u64,
     pub sweeps: u64,
     /// How long the last sweep took; absent before the first.

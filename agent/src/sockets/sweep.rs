@@ -5,13 +5,14 @@ use portway_datapath::{Addr, Family, Port, Protocol, ServiceIndex, SocketTransla
 
 use super::diag::{Diag, DiagError, Socket};
 use super::endpoints::Endpoints;
+use super::life::{Life, Lives};
 use super::namespaces::Namespaces;
 use super::tally::{Tally, reason};
 use crate::maps::{MapError, SocketTable};
 
-/// So long must nobody have had an address before a TCP connection to it is closed, and so long must it have been
-/// silent: a pod that merely left every selector speaks or acknowledges, one that is gone does not. Also a slice that
-/// is written anew in two steps is no reason.
+/// So long must nobody have had an address, and so long must a TCP connection to it have been silent, before the backend
+/// is asked whether it lives: one that speaks or acknowledges need not be. Also a slice that is written anew in two
+/// steps is no reason.
 pub(super) const TCP_GRACE: Duration = Duration::from_secs(10);
 /// An entry whose socket is nowhere is looked for once more after this.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
@@ -30,7 +31,9 @@ pub(super) struct Sweeper {
     tally: Tally,
     /// The kernel can close sockets.
     closes: bool,
-    /// Connections to nobody's address whose peer spoke after all, and when they are looked at again.
+    /// Whether those live that have nobody's address.
+    lives: Lives,
+    /// Connections to nobody's address whose peer spoke or answered, and when they are looked at again.
     spared: HashMap<u64, Instant>,
     /// Entries whose socket was nowhere at the last look.
     unseen: HashSet<u64>,
@@ -60,8 +63,8 @@ enum Verdict {
 /// A socket that is to be closed.
 struct Target {
     translation: SocketTranslation,
-    /// If it has been silent at least this long.
-    silent_for: Duration,
+    /// If the backend is gone; so long nobody has had its address.
+    absent_for: Option<Duration>,
 }
 
 /// What a look at all entries found.
@@ -85,6 +88,7 @@ impl Sweeper {
             table,
             tally,
             closes,
+            lives: Lives::default(),
             spared: HashMap::new(),
             unseen: HashSet::new(),
             started: now,
@@ -95,6 +99,7 @@ impl Sweeper {
     /// One comparison. Returns when the next one is due, unless something changes earlier.
     pub(super) fn sweep(&mut self) -> Option<Instant> {
         let now = Instant::now();
+        self.lives.listen(now, |outcome| self.tally.asked(outcome));
         let mut scan = match self.scan(now) {
             Ok(scan) => scan,
             Err(error) => {
@@ -124,17 +129,22 @@ impl Sweeper {
         if missing.is_empty() {
             self.unseen.clear();
         } else {
-            self.look(&scan, &lists, missing, now);
+            self.look(&scan, &lists, missing);
         }
-        self.tally.swept(now.elapsed(), tracked, scan.kept, scan.waiting + self.spared.len() as u64);
+        let is_asked = |(cookie, target): &(&u64, &Target)| {
+            target.absent_for.is_some() && !self.spared.contains_key(cookie) && !self.unseen.contains(cookie)
+        };
+        let asked = scan.targets.iter().filter(is_asked).count();
+        let waiting = scan.waiting + (self.spared.len() + asked) as u64;
+        self.tally.swept(now.elapsed(), tracked, scan.kept, waiting);
         let again = (!self.unseen.is_empty()).then(|| now + SECOND_LOOK);
         let spared = self.spared.values().copied().min();
-        [scan.due, again, spared].into_iter().flatten().min()
+        [scan.due, again, spared, self.lives.due()].into_iter().flatten().min()
     }
 
     /// Reads all entries and judges them, each route once.
     fn scan(&mut self, now: Instant) -> Result<Scan, MapError> {
-        let Self { endpoints, table, unseen, .. } = self;
+        let Self { endpoints, table, unseen, lives, .. } = self;
         let mut scan = Scan::default();
         let mut verdicts: HashMap<Route, Verdict> = HashMap::new();
         let mut absent = HashSet::new();
@@ -159,21 +169,23 @@ impl Sweeper {
                 Verdict::Valid => {}
                 Verdict::Kept => scan.kept += 1,
                 Verdict::Stale => {
-                    scan.targets.insert(cookie, Target { translation, silent_for: Duration::ZERO });
+                    scan.targets.insert(cookie, Target { translation, absent_for: None });
                 }
-                Verdict::Absent(silent_for) => {
+                Verdict::Absent(absent_for) => {
                     absent.insert(translation.backend);
-                    if silent_for >= TCP_GRACE {
-                        scan.targets.insert(cookie, Target { translation, silent_for });
+                    if absent_for >= TCP_GRACE {
+                        let absent_for = Some(absent_for);
+                        scan.targets.insert(cookie, Target { translation, absent_for });
                     } else {
                         scan.waiting += 1;
-                        let over = now + (TCP_GRACE - silent_for);
+                        let over = now + (TCP_GRACE - absent_for);
                         scan.due = Some(scan.due.map_or(over, |due| due.min(over)));
                     }
                 }
             }
         })?;
         endpoints.retain_absent(&absent);
+        lives.retain(|addr| absent.contains(&addr));
         match failure {
             Some(error) => Err(error),
             None => Ok(scan),
@@ -181,7 +193,7 @@ impl Sweeper {
     }
 
     /// Looks for these sockets in every namespace, closes those that are stale, and forgets those that are nowhere.
-    fn look(&mut self, scan: &Scan, lists: &[(Family, Protocol)], mut missing: HashSet<u64>, now: Instant) {
+    fn look(&mut self, scan: &Scan, lists: &[(Family, Protocol)], mut missing: HashSet<u64>) {
         let mut closed = HashSet::new();
         let namespaces = match Namespaces::find() {
             Ok(namespaces) => namespaces,
@@ -200,7 +212,7 @@ impl Sweeper {
                 })?;
                 for socket in &found {
                     if let Some(target) = scan.targets.get(&socket.cookie)
-                        && self.close(diag, socket, target, now)
+                        && self.close(diag, socket, target)
                     {
                         closed.insert(socket.cookie);
                     }
@@ -226,14 +238,13 @@ impl Sweeper {
         self.unseen = closed;
     }
 
-    /// Closes a socket if it still is what the scan saw; whether it did.
-    fn close(&mut self, diag: &mut Diag, socket: &Socket, target: &Target, now: Instant) -> bool {
-        let Target { translation, silent_for } = target;
+    /// Closes a socket if it still is what the scan saw, and nobody lives at its other end; whether it did.
+    fn close(&mut self, diag: &mut Diag, socket: &Socket, target: &Target) -> bool {
+        let Target { translation, absent_for } = target;
         if socket.peer != (translation.backend, translation.backend_port) {
             return false;
         }
-        if socket.silent_for.is_some_and(|silent| silent < *silent_for) {
-            self.spared.insert(socket.cookie, now + TCP_GRACE);
+        if absent_for.is_some_and(|absent_for| !self.is_gone(socket, absent_for)) {
             return false;
         }
         let remembered = |table: &SocketTable| {
@@ -256,6 +267,39 @@ impl Sweeper {
                 tracing::debug!(%protocol, %backend, %port, %error, "a stale socket cannot be closed");
                 self.tally.failed(reason(&error), &error);
                 false
+            }
+        }
+    }
+
+    /// Whether nobody lives at the other end of a connection. As long as that is not known the backend is asked, or the
+    /// connection left alone for a time.
+    fn is_gone(&mut self, socket: &Socket, absent_for: Duration) -> bool {
+        let now = Instant::now();
+        let silent_for = socket.silent_for.unwrap_or(absent_for);
+        let again = if silent_for < TCP_GRACE {
+            now + (TCP_GRACE - silent_for).max(SECOND_LOOK)
+        } else if self.is_translated(socket.peer) {
+            now + TCP_GRACE
+        } else {
+            match self.lives.of(socket.peer, now) {
+                Life::Unknown => return false,
+                Life::Kept(until) => until,
+                // It spoke to this client, and has never answered the agent: a firewall may be between the two.
+                Life::Gone { has_answered_before: false } if silent_for < absent_for => now + TCP_GRACE,
+                Life::Gone { .. } => return true,
+            }
+        };
+        self.spared.insert(socket.cookie, again);
+        false
+    }
+
+    /// Whether a connection from here to `to` may be led elsewhere: as long as it is, nobody can be asked there.
+    fn is_translated(&self, to: (Addr, Port)) -> bool {
+        match self.table.behind(to.0, to.1, Protocol::TCP) {
+            Ok(service) => service.is_some(),
+            Err(error) => {
+                self.tally.failed("map", &error);
+                true
             }
         }
     }

@@ -7,6 +7,7 @@ use portway_runtime::metrics::register;
 use prometheus::{Gauge, IntCounter, IntCounterVec, Opts, Registry};
 
 use super::diag::DiagError;
+use super::life::Outcome;
 use super::status::StaleSockets;
 
 /// What the sweeps did: metrics, and the same for the status. Cheap to clone.
@@ -14,6 +15,7 @@ use super::status::StaleSockets;
 pub(super) struct Tally {
     closed: IntCounterVec,
     failed: IntCounterVec,
+    asked: IntCounterVec,
     forgotten: IntCounter,
     sweeps: IntCounter,
     sweep_seconds: Gauge,
@@ -33,6 +35,14 @@ impl Tally {
             "Stale sockets, and namespaces that may have some, that could not be dealt with; they are tried again",
             "reason",
         )?;
+        let asked = counters(
+            "portway_stale_socket_probes_total",
+            "Connections to backends whose address is in no slice, to find out whether they live",
+            "outcome",
+        )?;
+        for outcome in Outcome::ALL {
+            asked.with_label_values(&[outcome.label()]);
+        }
         let forgotten = IntCounter::new(
             "portway_sockets_forgotten_total",
             "Entries of pw_sock that were removed because their socket is no more, which no program saw",
@@ -47,6 +57,7 @@ impl Tally {
         Ok(Self {
             closed: register(registry, closed)?,
             failed: register(registry, failed)?,
+            asked: register(registry, asked)?,
             forgotten: register(registry, forgotten)?,
             sweeps: register(registry, sweeps)?,
             sweep_seconds: register(registry, sweep_seconds)?,
@@ -80,6 +91,10 @@ impl Tally {
             status.failed += 1;
             status.last_error = Some(error.to_string());
         });
+    }
+
+    pub(super) fn asked(&self, outcome: Outcome) {
+        self.asked.with_label_values(&[outcome.label()]).inc();
     }
 
     pub(super) fn forgot(&self) {

@@ -91,7 +91,7 @@ impl Probe {
         self.say(&Request::Hear { socket: socket.0, limit_ms })
     }
 
-    /// What ended the wait: `ETIMEDOUT` where nothing came. Something that came is an error.
+    /// What ended the wait: `EAGAIN` where nothing came. Something that came is an error.
     pub fn finish_hearing(&mut self) -> Result<Errno> {
         match self.hear()? {
             Err(errno) => Ok(errno),
