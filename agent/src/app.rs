@@ -110,10 +110,7 @@ async fn serve(
         let (listener, _) = admin::listen(address).await?;
         servers.spawn(admin::serve(listener, health::router(health.clone()), drain()?));
     }
-    let api_server = match &config.api_server {
-        Some(api_server) => Some(watches::start(api_server, &config).await?),
-        None => None,
-    };
+    let api_server = watches::start(&config).await?;
     let audit = AuditMetrics::new(&metrics.registry)?;
     if let Some((watches, _)) = &api_server {
         metrics.watch_api_server(watches.clone())?;

@@ -69,7 +69,7 @@ pub struct Sockets {
 }
 
 enum News {
-    Changed(Event),
+    Changed(Vec<Event>),
     /// The maps hold what came before, all of it if `settled`.
     Programmed {
         settled: bool,
@@ -92,9 +92,11 @@ impl Sockets {
         Ok(Self { news: Some(news), thread: Some(thread.context("cannot start a thread")?), tally })
     }
 
-    /// Takes a change of an object. O(1) here, O(the object) on the thread.
-    pub fn changed(&self, event: &Event) {
-        self.tell(News::Changed(event.clone()));
+    /// Takes changes of objects, all at once: each message wakes the thread. O(1) here, O(the objects) there.
+    pub fn changed(&self, events: Vec<Event>) {
+        if !events.is_empty() {
+            self.tell(News::Changed(events));
+        }
     }
 
     /// The maps hold what was told before, but for what waits or failed if they are not `settled`. Not to be called
@@ -151,7 +153,11 @@ fn follow(incoming: &Receiver<News>, table: SocketTable, tally: Tally) {
             None => incoming.recv().map_err(RecvTimeoutError::from),
         };
         match news {
-            Ok(News::Changed(event)) => changed |= sweeper.endpoints.apply(event),
+            Ok(News::Changed(events)) => {
+                for event in events {
+                    changed |= sweeper.endpoints.apply(event);
+                }
+            }
             Ok(News::Programmed { settled }) => {
                 // The first time it is due whatever changed.
                 if changed || due.is_none() {

@@ -1,7 +1,11 @@
-//! The watches of the API server. They run on the main thread and tell the owner by a bounded channel: an owner that is
-//! busy holds them back.
+//! The watches of the API server. They run on a thread of their own, at a pace, and tell the owner by a bounded channel:
+//! an owner that is busy holds them back.
 
-use std::sync::Arc;
+mod pace;
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use portway_model::k8s::ObjectKind;
@@ -9,11 +13,12 @@ use portway_runtime::kubernetes::{
     Client, ClientOptions, ClientStatus, EventRecorder, Reporter, Resource, Watch, WatchEvent, WatchOptions,
     WatchState, WatchStatus,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::source::KINDS;
 use crate::api;
 use crate::config::{ApiServer, Config};
+use pace::Pace;
 
 /// Events that wait for the owner, a page of a list counting as one.
 const WAITING: usize = 256;
@@ -29,18 +34,55 @@ pub(super) struct Watches {
     events: EventRecorder,
 }
 
-/// Starts a watch for each kind. Makes no request before it returns: an API server that is down is no error.
+/// Starts a thread with a watch for each kind. Makes no request before it returns: an API server that is down is no
+/// error.
 ///
 /// # Errors
-/// The kubeconfig, the service account or a URL cannot be used.
-pub(super) async fn start(
-    api_server: &ApiServer,
-    config: &Config,
-) -> anyhow::Result<(Watches, mpsc::Receiver<Told>)> {
-    let ApiServer { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = api_server.clone();
+/// The kubeconfig, the service account or a URL cannot be used, or there can be no thread.
+pub(super) async fn start(config: &Arc<Config>) -> anyhow::Result<Option<(Watches, mpsc::Receiver<Told>)>> {
+    if config.api_server.is_none() {
+        return Ok(None);
+    }
+    let (started, result) = oneshot::channel();
+    let config = Arc::clone(config);
+    let body = move || {
+        let client = Arc::new(OnceLock::<Client>::new());
+        let runtime = match runtime(Arc::clone(&client)) {
+            Ok(runtime) => runtime,
+            // The receiver waits for one or the other.
+            Err(error) => return drop(started.send(Err(error))),
+        };
+        runtime.block_on(async {
+            drop(started.send(begin(&config, &client).await));
+            pending::<()>().await;
+        });
+    };
+    std::thread::Builder::new().name("watches".to_owned()).spawn(body).context("cannot start a thread")?;
+    result.await.context("the thread of the watches ended")?.map(Some)
+}
+
+/// What the watches run on: it wakes at their pace, except for requests that somebody waits for.
+fn runtime(client: Arc<OnceLock<Client>>) -> anyhow::Result<tokio::runtime::Runtime> {
+    let pace = Mutex::new(Pace::new(Instant::now()));
+    let rest = move || {
+        if client.get().is_some_and(|client| !client.is_asking()) {
+            let rest = pace.lock().unwrap_or_else(PoisonError::into_inner).rest(Instant::now());
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+        }
+    };
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().on_thread_park(rest).build().context("the runtime of the watches")
+}
+
+async fn begin(config: &Config, known: &OnceLock<Client>) -> anyhow::Result<(Watches, mpsc::Receiver<Told>)> {
+    let api_server = config.api_server.clone().context("no API server is configured")?;
+    let ApiServer { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = api_server;
     let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
     let options = ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent };
     let client = Client::new(options).await.context("cannot reach the API server")?;
+    let client = known.get_or_init(|| client).clone();
     let (to, told) = mpsc::channel(WAITING);
     let watches = KINDS.map(|kind| {
         let resource = resource(kind, &config.node_name, &config.services.proxy_name);

@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -20,6 +20,10 @@ const FEW: u32 = 1_000;
 const MANY: u32 = 10_000;
 /// The service whose backend changes.
 const SERVICE: u32 = 7;
+/// Several looks of the audit.
+const IDLE: Duration = Duration::from_secs(20);
+/// Changes come alone: those of a stream without a pause are taken several at a time (see bench `churn`).
+const APART: Duration = Duration::from_millis(120);
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
 pub fn run(long: bool) -> Result<Vec<Figure>> {
@@ -53,8 +57,15 @@ fn measure(lab: &Lab, pods: &[Pod], changes: u32) -> Result<Measured> {
     let mut watcher = Watcher::start(&lab.node, objects::frontend(SERVICE))?;
     let mut measured = Measured::default();
     let agent = lab.agent()?;
-    let (mut writes, mut cpu) = (0, 0);
+    // The agent looks at its maps all the time; that is no change's.
+    let before = thread_time(agent)?;
+    std::thread::sleep(IDLE);
+    let idle = (thread_time(agent)? - before) as f64 / IDLE.as_secs_f64();
+    let (mut writes, mut cpu, mut due) = (0, 0, Instant::now());
+    let mut begin = due;
     for (n, pod) in (0..=changes).zip(pods.iter().cycle()) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due = Instant::now() + APART;
         watcher.expect(&pod.name)?;
         lab.change(SERVICE, pod.v4)?;
         let acknowledged = client::monotonic()?;
@@ -64,12 +75,14 @@ fn measure(lab: &Lab, pods: &[Pod], changes: u32) -> Result<Measured> {
             // That one only set the scene. A scrape reads whole maps: none while changes are measured.
             writes = map_writes(&lab.node)?;
             cpu = thread_time(agent)?;
+            begin = Instant::now();
         } else {
             measured.watch.push(seen.saturating_sub(acknowledged));
             measured.connection.push(connected.saturating_sub(acknowledged));
         }
     }
-    measured.cpu_ns = (thread_time(agent)? - cpu) as f64 / f64::from(changes);
+    let cpu = (thread_time(agent)? - cpu) as f64 - idle * begin.elapsed().as_secs_f64();
+    measured.cpu_ns = cpu / f64::from(changes);
     measured.writes = (map_writes(&lab.node)? - writes) as f64 / f64::from(changes);
     Ok(measured)
 }

@@ -20,8 +20,9 @@ impl Owner {
     /// Brings everything that changed into the kernel, as far as it may be.
     pub(super) fn program(&mut self) -> anyhow::Result<()> {
         self.mark();
-        for event in self.sources.take_applied() {
-            self.sockets.iter().for_each(|sockets| sockets.changed(&event));
+        let applied = self.sources.take_applied();
+        if let Some(sockets) = &self.sockets {
+            sockets.changed(applied);
         }
         self.health.set_node_eligible(!self.sources.node().is_some_and(|node| node.leaving));
         let stage = self.first_sync.advance(self.sources.synced(), Instant::now());

@@ -2,6 +2,7 @@
 mod tests;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -66,6 +67,24 @@ struct Inner {
     ledger: Ledger,
     /// Counts how often a server answered after none had.
     returns: watch::Sender<u64>,
+    /// Requests under way whose whole answer is waited for.
+    asking: AtomicUsize,
+}
+
+/// Counts a request as long as it is under way.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl<'a> Asking<'a> {
+    fn new(asking: &'a AtomicUsize) -> Self {
+        asking.fetch_add(1, Ordering::Relaxed);
+        Self(asking)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// When files of credentials were last looked at.
@@ -108,6 +127,7 @@ impl Client {
             throttle,
             ledger: Ledger::default(),
             returns: watch::Sender::new(0),
+            asking: AtomicUsize::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -134,6 +154,11 @@ impl Client {
         ClientStatus { server, throttled_seconds, ..self.inner.ledger.status() }
     }
 
+    /// Whether the whole answer to a request is waited for; watches never end and do not count.
+    pub fn is_asking(&self) -> bool {
+        self.inner.asking.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) async fn fetch(
         &self,
         method: Method,
@@ -141,6 +166,7 @@ impl Client {
         accept: &'static str,
         body: Bytes,
     ) -> Result<Bytes, RequestError> {
+        let _asking = Asking::new(&self.inner.asking);
         let answer = self.open(method, path, accept, body).await?;
         let (server, url) = (answer.server, answer.url);
         let whole = collect(answer.response.into_body(), &url).await;
