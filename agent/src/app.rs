@@ -3,6 +3,7 @@
 //! ```text
 //! main thread                               owner thread
 //!   signals, /healthz, /metrics, API socket   directory ─► manifests ─► load balancer ─► planner ─► kernel maps
+//! watches thread
 //!   watches of the API server ───────────────────────────────┘
 //!        │  questions ─────────────────────►  addresses ─────────────────────────────────────────► kernel maps
 //!        ◄────────────────────────── answers  grace periods ─► planner

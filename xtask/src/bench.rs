@@ -9,12 +9,16 @@ use crate::{setup, workspace};
 /// Where the benchmarks' entry point is, relative to the workspace.
 const SOURCE: &str = "tests/src/bin/portway-bench.rs";
 
+/// Those that run on a real API server, and beside kube-proxy.
+const ON_AN_API_SERVER: [&str; 2] = ["apilag", "churn"];
+
 pub(crate) fn run(names: &[String], json: bool, long: bool) -> anyhow::Result<()> {
     let folder = SOURCE.trim_end_matches(".rs");
     if !workspace::root().join(SOURCE).exists() && !workspace::root().join(folder).join("main.rs").exists() {
         bail!("there are no benchmarks yet: {SOURCE} does not exist");
     }
-    setup::run(setup::Scope::Demo)?;
+    let needs_api_server = names.iter().any(|name| ON_AN_API_SERVER.contains(&name.as_str()));
+    setup::run(if needs_api_server { setup::Scope::Bench } else { setup::Scope::Demo })?;
     build_object()?;
     let mut build = build_binaries()?;
     build.arg("--release");

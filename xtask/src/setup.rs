@@ -27,6 +27,8 @@ pub(crate) enum Scope {
     Kernel,
     /// Run every test
     Test,
+    /// Run the benchmarks beside a real API server
+    Bench,
     /// Check dependencies and licences
     Check,
 }
@@ -85,6 +87,9 @@ impl Scope {
                 Need::OldKernel,
                 Need::ControlPlane,
             ],
+            Self::Bench => {
+                &[Need::EbpfToolchain, Need::Namespaces, Need::HttpClient, Need::RuleSets, Need::ControlPlane]
+            }
             Self::Check => &[Need::Deny],
         }
     }
