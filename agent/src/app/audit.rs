@@ -187,7 +187,7 @@ impl Audit {
             tracing::warn!(failure, "not put right yet; it is tried again");
         }
         if is_lost {
-            datapath.mark_everything(desired);
+            datapath.mark_everything(desired, expected.leftovers);
         }
         let differences = found.differences(false);
         for difference in &differences {
@@ -275,7 +275,7 @@ fn find<D: Desired>(
     compare: bool,
 ) -> anyhow::Result<Found> {
     let findings = datapath.findings(expected)?;
-    let unprogrammed = if compare { datapath.differences(desired) } else { Vec::new() };
+    let unprogrammed = if compare { datapath.differences(desired, expected.leftovers) } else { Vec::new() };
     Ok(Found { findings, unprogrammed })
 }
 

@@ -33,6 +33,8 @@ pub(in crate::app) struct Expected<'a> {
     pub(in crate::app) bpf_root: &'a Path,
     pub(in crate::app) node: NodeConfig,
     pub(in crate::app) addresses: BTreeMap<Addr, LocalAddress>,
+    /// Every source has spoken: what nobody wants is a difference.
+    pub(in crate::app) leftovers: bool,
 }
 
 /// Something that somebody else changed.
@@ -104,14 +106,16 @@ impl Datapath {
         failures
     }
 
-    /// Where what was written is not what `desired` says.
-    pub(in crate::app) fn differences<D: Desired>(&self, desired: &D) -> Vec<Difference> {
-        self.planner.differences(desired, &self.dirty)
+    /// Where what was written is not what `desired` says; with `leftovers` also what nobody wants.
+    pub(in crate::app) fn differences<D: Desired>(&self, desired: &D, leftovers: bool) -> Vec<Difference> {
+        self.planner.differences(desired, &self.dirty, leftovers)
     }
 
-    /// Everything is to be compared by the next reconcile.
-    pub(in crate::app) fn mark_everything<D: Desired>(&mut self, desired: &D) {
-        self.dirty.merge(self.planner.everything());
+    /// Everything is to be compared by the next reconcile; `leftovers` as in [`Self::differences`].
+    pub(in crate::app) fn mark_everything<D: Desired>(&mut self, desired: &D, leftovers: bool) {
+        if leftovers {
+            self.dirty.merge(self.planner.everything());
+        }
         self.dirty.merge(desired.everything());
     }
 

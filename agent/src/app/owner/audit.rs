@@ -12,7 +12,7 @@ use crate::node::LocalAddresses;
 impl Owner {
     /// The periodic look.
     pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let expected = expected(&self.config, self.host_netns, &self.local_addresses);
+        let expected = expected(&self.config, self.host_netns, &self.local_addresses, !self.prune_is_due);
         // Nothing is restored any more once everything is exact.
         let desired = Union { balancer: &self.balancer, restored: &self.restored };
         if self.audit.look(&mut self.datapath, &desired, &expected) {
@@ -42,14 +42,20 @@ impl Owner {
 
     /// What was found, and whether a reconcile is to follow.
     fn compare_once(&mut self, fix: bool) -> anyhow::Result<(api::Audit, bool)> {
-        let expected = expected(&self.config, self.host_netns, &self.local_addresses);
+        let expected = expected(&self.config, self.host_netns, &self.local_addresses, !self.prune_is_due);
         let desired = Union { balancer: &self.balancer, restored: &self.restored };
         self.audit.compare(&mut self.datapath, &desired, &expected, fix)
     }
 }
 
-fn expected<'a>(config: &'a Config, host_netns: u64, addresses: &LocalAddresses) -> Expected<'a> {
+fn expected<'a>(
+    config: &'a Config,
+    host_netns: u64,
+    addresses: &LocalAddresses,
+    leftovers: bool,
+) -> Expected<'a> {
     Expected {
+        leftovers,
         bpf_root: &config.bpf_root,
         node: NodeConfig { host_netns, settings: config.node_settings().word() },
         addresses: addresses.table(&config.node_port_addresses),

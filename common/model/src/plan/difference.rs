@@ -67,11 +67,14 @@ impl Planner {
     /// Where what the maps hold, as far as this planner knows, is not what `desired` says. `pending` is what
     /// [`Self::reconcile`] left dirty. Nothing is changed.
     ///
-    /// [`Self::prune`] mends it, with everything of `desired` dirty. O(everything).
-    pub fn differences<D: Desired>(&self, desired: &D, pending: &Dirty) -> Vec<Difference> {
+    /// [`Self::prune`] mends it, with everything of `desired` dirty. As long as a source has not spoken, `leftovers` is
+    /// false: what nobody wants may be its, and is no difference. O(everything).
+    pub fn differences<D: Desired>(&self, desired: &D, pending: &Dirty, leftovers: bool) -> Vec<Difference> {
         let Dirty { mut services, mut frontends } = desired.everything();
-        services.extend(self.by_key.keys().cloned());
-        frontends.extend(self.frontends.keys());
+        if leftovers {
+            services.extend(self.by_key.keys().cloned());
+            frontends.extend(self.frontends.keys());
+        }
         let mut differences = Vec::new();
         for key in services {
             let held = self.by_key.get(&key).and_then(|index| self.held.get(index));

@@ -152,7 +152,7 @@ fn pain_14_the_map_is_what_the_slices_say_after_each_of_a_thousand_changes() {
             assert_eq!(node.backends(&format!("10.96.0.{n}")), set(&pods), "after change {version}");
         }
         if version % 100 == 0 {
-            let found = node.planner.differences(&node.balancer, &Default::default());
+            let found = node.planner.differences(&node.balancer, &Default::default(), true);
             assert_eq!(found, []);
         }
     }

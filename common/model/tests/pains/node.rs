@@ -128,7 +128,7 @@ impl Node {
             }
         }
         assert!(self.dirty.is_empty());
-        let found = self.planner.differences(&self.balancer, &self.dirty);
+        let found = self.planner.differences(&self.balancer, &self.dirty, true);
         assert_eq!(found, []);
     }
 

@@ -13,7 +13,7 @@ const B: &str = "service ns/b TCP IPv4";
 
 impl Run {
     fn differences(&self) -> Vec<Difference> {
-        self.planner.differences(self.wanted(), &self.dirty)
+        self.planner.differences(self.wanted(), &self.dirty, true)
     }
 
     fn told(&self) -> Vec<String> {
