@@ -21,6 +21,6 @@ mod sys;
 pub use error::ProgramError;
 pub use hook::Hook;
 pub use intact::{LinkFault, LinkFaultKind, Links, OtherProgram};
-pub use links::{Attached, Change, attached, detach, link_dir, retire_other_versions};
+pub use links::{Attached, Change, attached, detach, link_dir, of_other_versions, retire_other_versions};
 pub use load::{LoadedProgram, Loader, Programs};
 pub use object::{has_object, object};

@@ -68,7 +68,7 @@ impl Datapath {
         metrics: Metrics,
         reports: mpsc::UnboundedSender<Grace<Ticket>>,
     ) -> anyhow::Result<(Self, Restored)> {
-        let Started { tables, programs, self_test: _, takes_over } = started;
+        let Started { tables, programs, self_test: _, takes_over, serves_elsewhere: _ } = started;
         let mut planner = Planner::new(config.planner(tables.sizes()));
         let dump = tables.dump()?;
         planner.restore(&dump);
@@ -249,11 +249,15 @@ impl Datapath {
             tracing::info!(%unread, %rest, took = ?began.elapsed(), "took over what an earlier agent's programs know");
         }
         let changes = self.programs.attach(cgroup, &links)?;
+        // Before anything that may fail: a later agent would take dead entries over.
+        if let Err(error) = self.tables.forget_earlier() {
+            tracing::warn!(%error, "maps of the earlier agent stay pinned");
+        }
         self.intact.links = Some(Links::open(cgroup, &links)?);
-        self.tables.forget_earlier()?;
-        let retired = retire_other_versions(&links)?;
-        if !retired.is_empty() {
-            tracing::info!(?retired, "removed what other layout versions had pinned");
+        match retire_other_versions(&links) {
+            Ok(retired) if retired.is_empty() => {}
+            Ok(retired) => tracing::info!(?retired, "removed what other layout versions had pinned"),
+            Err(error) => tracing::warn!(%error, "what another layout version left stays pinned"),
         }
         let replaced = changes.iter().filter(|(_, change)| matches!(change, Change::Replaced { .. })).count();
         tracing::info!(

@@ -129,6 +129,7 @@ impl Owner {
         let directory = config.source_dir.as_deref().map(Directory::open).transpose()?;
         let kernel_side = start::start(&config)?;
         let kernel = status::kernel(&kernel_side.self_test);
+        let serves_elsewhere = kernel_side.serves_elsewhere;
         let (reports, grace_reports) = mpsc::unbounded_channel();
         let (datapath, restored) = Datapath::new(kernel_side, &config, metrics.clone(), reports)?;
         api.watch_maps(datapath.tables().reader());
@@ -138,7 +139,9 @@ impl Owner {
             .transpose()?;
         drop(loading);
         let timeout = config.api_server.as_ref().map(|api_server| api_server.sync_timeout);
-        let first_sync = FirstSync::new(!restored.is_empty(), timeout, tokio::time::Instant::now());
+        let restored_serves = !serves_elsewhere && !restored.is_empty();
+        let first_sync =
+            FirstSync::new(restored_serves, serves_elsewhere, timeout, tokio::time::Instant::now());
         tracing::info!(after = ?started.elapsed(), "maps and programs are there; waiting for the first sync");
         Ok(Self {
             audit: Audit::new(audit),

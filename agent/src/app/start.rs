@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
+use aya::maps::MapInfo;
+use aya::programs::loaded_programs;
 use portway_datapath::layout::Sizes;
 
 use crate::api;
 use crate::config::Config;
-use crate::maps::{KernelTables, MapId, MapReader, Opening, Published, pin_dir};
-use crate::programs::{Loader, Programs, attached, link_dir, selftest};
+use crate::maps::{KernelTables, MapId, MapReader, Opening, Published, pin_dir, pin_path};
+use crate::programs::{Attached, Loader, Programs, attached, link_dir, of_other_versions, selftest};
 
 /// What a start found and made.
 pub(super) struct Started {
@@ -18,6 +20,8 @@ pub(super) struct Started {
     pub(super) self_test: Vec<api::Check>,
     /// Programs of an earlier agent run, on maps that were taken over.
     pub(super) takes_over: bool,
+    /// Programs of an earlier agent run on maps that are not these: only they know what is served.
+    pub(super) serves_elsewhere: bool,
 }
 
 /// Opens or makes the maps, loads the programs and tries the errno contract. Blocks for some hundred milliseconds.
@@ -42,12 +46,32 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
         "the kernel keeps the errno contract"
     );
     let running = attached(&link_dir(&config.bpf_root))?;
+    let serves_elsewhere = serves_elsewhere(config, &running)?;
     Ok(Started {
+        serves_elsewhere,
         tables,
         programs,
         self_test: checks(&report),
         takes_over: opening.published == Published::Reused && !running.is_empty(),
     })
+}
+
+/// Whether programs that are attached translate by other maps than the pinned ones: those are new, or were filled by an
+/// agent that ended before it put its programs in place.
+fn serves_elsewhere(config: &Config, running: &[Attached]) -> anyhow::Result<bool> {
+    if of_other_versions(&link_dir(&config.bpf_root))? {
+        return Ok(true);
+    }
+    let services = pin_path(&config.bpf_root, MapId::Services);
+    let services = MapInfo::from_pin(&services).context("cannot look at pw_services")?.id();
+    let mut is_used = running.is_empty();
+    for program in loaded_programs().filter_map(Result::ok) {
+        if running.iter().any(|attached| attached.program == program.id()) {
+            let maps = program.map_ids().context("cannot look at a program's maps")?;
+            is_used |= maps.is_some_and(|maps| maps.contains(&services));
+        }
+    }
+    Ok(!is_used)
 }
 
 fn open_maps(config: &Config) -> anyhow::Result<(KernelTables, Opening)> {

@@ -2,7 +2,8 @@
 //!
 //! Nothing is written before a source has synced. Where all have within [`PATIENCE`], everything is made exactly as
 //! they say. Where one has not, what an earlier agent left is served together with what was seen: nothing restored is
-//! dropped for a source that is silent, and what a silent source does not speak of is not held back by it.
+//! dropped for a source that is silent, and what a silent source does not speak of is not held back by it. What programs
+//! serve from other maps than ours cannot be served together with anything: they stay until services are known.
 
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(super) enum Stage {
 pub(super) struct FirstSync {
     stage: Stage,
     has_restored: bool,
+    /// What an earlier agent's programs serve is in other maps: it goes when ours are attached.
+    serves_elsewhere: bool,
     /// When the patience began.
     since: Option<Instant>,
     /// When it is said that a source takes long; `None` once it was.
@@ -36,10 +39,16 @@ pub(super) struct FirstSync {
 
 impl FirstSync {
     /// `timeout` is `k8s-sync-timeout`, where there is an API server.
-    pub(super) fn new(has_restored: bool, timeout: Option<Duration>, now: Instant) -> Self {
+    pub(super) fn new(
+        has_restored: bool,
+        serves_elsewhere: bool,
+        timeout: Option<Duration>,
+        now: Instant,
+    ) -> Self {
         Self {
             stage: Stage::Waiting,
             has_restored,
+            serves_elsewhere,
             since: has_restored.then_some(now),
             late_at: timeout.map(|timeout| now + timeout),
             is_late: false,
@@ -65,8 +74,8 @@ impl FirstSync {
             // What is missing then changes no backend for the worse: host ports that were restored stay until the pods
             // are known, and without the node's zone every zone's backends serve.
             (true, ..) | (false, true, true) => Stage::Exact,
-            (false, true, false) => Stage::Union,
-            (false, false, _) => Stage::Waiting,
+            (false, true, false) if !self.serves_elsewhere => Stage::Union,
+            (false, ..) => Stage::Waiting,
         };
         self.stage = self.stage.max(allowed);
         self.stage
@@ -113,7 +122,7 @@ mod tests {
 
     fn start(has_restored: bool) -> (FirstSync, Instant) {
         let now = Instant::now();
-        (FirstSync::new(has_restored, Some(Duration::from_secs(180)), now), now)
+        (FirstSync::new(has_restored, false, Some(Duration::from_secs(180)), now), now)
     }
 
     #[test]
@@ -148,6 +157,15 @@ mod tests {
         assert_eq!(sync.advance(NOTHING, now + PATIENCE), Stage::Union);
         let (mut sync, now) = start(false);
         assert_eq!(sync.advance(NOTHING, now + PATIENCE * 1000), Stage::Waiting);
+    }
+
+    #[test]
+    fn programs_that_serve_from_other_maps_stay_until_services_are_known() {
+        let now = Instant::now();
+        let mut sync = FirstSync::new(false, true, None, now);
+        assert_eq!(sync.advance(DIRECTORY, now), Stage::Waiting);
+        assert_eq!(sync.advance(DIRECTORY, now + PATIENCE * 1000), Stage::Waiting);
+        assert_eq!(sync.advance(WITHOUT_PODS, now + PATIENCE * 1000), Stage::Exact);
     }
 
     #[test]

@@ -225,17 +225,19 @@ impl Source {
                 return;
             };
             match to.update(&key, &value, Expect::Absent) {
-                Ok(()) => adopted.copied += 1,
+                Ok(()) => {
+                    adopted.copied += 1;
+                    // A socket that ended meanwhile is forgotten there first, then here: one of us two takes the copy
+                    // back.
+                    let taken = if self.map == MapId::Sock { self.still_has(&key) } else { Ok(true) };
+                    failed = taken
+                        .and_then(|has| if has { Ok(true) } else { to.delete(&key) })
+                        .err()
+                        .or(failed.take());
+                }
                 Err(e) if e.raw_os_error() == Some(libc::EEXIST) => adopted.known += 1,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) => adopted.lost += 1,
                 Err(e) => failed = Some(e),
-            }
-            // A socket that ended meanwhile is forgotten there first, then here: one of us two takes the copy back.
-            if self.map == MapId::Sock
-                && let Err(e) =
-                    self.still_has(&key).and_then(|has| if has { Ok(true) } else { to.delete(&key) })
-            {
-                failed = Some(e);
             }
         })?;
         failed.map_or(Ok(adopted), Err)

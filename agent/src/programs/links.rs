@@ -119,6 +119,13 @@ fn other_link_dirs(dir: &Path) -> Result<Vec<PathBuf>, ProgramError> {
     Ok(others.iter().map(|version| versions::links(version)).collect())
 }
 
+/// Whether programs of other layout versions than that of `dir` are attached.
+pub fn of_other_versions(dir: &Path) -> Result<bool, ProgramError> {
+    let Some(version) = dir.parent() else { return Ok(false) };
+    let others = versions::others(version).map_err(ProgramError::pin("read the directory", version))?;
+    Ok(others.iter().any(|other| versions::has_links(other)))
+}
+
 /// Removes what other layout versions have left beside `dir`: their programs end, unless the link is one of `dir`, and their
 /// maps lose their pins. The names of the versions.
 pub fn retire_other_versions(dir: &Path) -> Result<Vec<String>, ProgramError> {
