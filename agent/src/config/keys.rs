@@ -291,7 +291,7 @@ pub(super) const KEYS: &[Key] = &[
         "agent-health-port",
         Kind::Integer { min: 0, max: 65_535 },
         "9879",
-        "Port of /healthz on 127.0.0.1; 0 is off",
+        "Port of /healthz (liveness) and /readyz on 127.0.0.1; 0 is off",
     ),
     key(
         OBSERVING,

@@ -2,7 +2,8 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `GET /healthz`, `/readyz` ([`health`]) | 200 `ok`, or 503 and what the process waits for, one a line |
+//! | `GET /readyz` ([`health`]) | 200 `ok`, or 503 and what the process waits for, one a line |
+//! | `GET /healthz` ([`health`]) | the same, and always 200 |
 //! | `GET /metrics` ([`metrics`]) | the registry in Prometheus' text format |
 
 use std::io;
@@ -41,19 +42,24 @@ pub enum AdminError {
     NotASocket { path: PathBuf },
 }
 
-/// `/healthz` and `/readyz`.
+/// `/healthz` for liveness, and `/readyz`.
+///
+/// A process that waits for something that is not its own lives: to end it would not bring that about.
 pub fn health(readiness: Readiness) -> Router {
-    let answer = move || {
+    let answer = move |unready| {
         let waiting_for = readiness.waiting_for();
         async move {
             if waiting_for.is_empty() {
                 (StatusCode::OK, "ok\n".to_owned())
             } else {
-                (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for\n{}\n", waiting_for.join("\n")))
+                (unready, format!("waiting for\n{}\n", waiting_for.join("\n")))
             }
         }
     };
-    Router::new().route("/healthz", get(answer.clone())).route("/readyz", get(answer))
+    let live = answer.clone();
+    Router::new()
+        .route("/healthz", get(move || live(StatusCode::OK)))
+        .route("/readyz", get(move || answer(StatusCode::SERVICE_UNAVAILABLE)))
 }
 
 /// `/metrics`.

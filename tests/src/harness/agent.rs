@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Namespace, Process, eventually, process};
 
-/// Where `/healthz` is, in the agent's namespace.
+/// Where `/healthz` and `/readyz` are, in the agent's namespace.
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9879);
 
 /// What an agent of a test is told, besides the flags of the test.
@@ -76,7 +76,7 @@ impl Agent {
         Ok(Self { process, namespace: places.namespace.clone() })
     }
 
-    /// Until `/healthz` says yes. An agent that ended is an error at once.
+    /// Until `/readyz` says yes. An agent that ended is an error at once.
     pub fn wait_ready(&mut self) -> Result<()> {
         let waited = eventually(Duration::from_secs(20), "the agent to be ready", || {
             if let Some(status) = self.process.status()? {
@@ -117,8 +117,8 @@ impl Agent {
     }
 
     fn health(&self) -> Result<()> {
-        let answer = self.namespace.http_get(HEALTH, "/healthz")?;
-        ensure!(answer.starts_with("HTTP/1.1 200"), "/healthz says {answer}");
+        let answer = self.namespace.http_get(HEALTH, "/readyz")?;
+        ensure!(answer.starts_with("HTTP/1.1 200"), "/readyz says {answer}");
         Ok(())
     }
 }

@@ -27,10 +27,14 @@ async fn health_names_what_is_missing_until_the_process_is_ready() {
     let server = tokio::spawn(serve(listener, health(readiness), shutdown.drain().unwrap()));
     let connect = || tokio::net::TcpStream::connect(address);
 
-    let (status, body) = ask(connect().await.unwrap(), "/healthz").await;
-    assert_eq!((status, body.as_str()), (503, "waiting for\nfirst sync of /manifests\n"));
+    let waits = "waiting for\nfirst sync of /manifests\n".to_owned();
+    assert_eq!(ask(connect().await.unwrap(), "/readyz").await, (503, waits.clone()));
+    // To end a process that waits for somebody else mends nothing.
+    assert_eq!(ask(connect().await.unwrap(), "/healthz").await, (200, waits));
     drop(guard);
-    assert_eq!(ask(connect().await.unwrap(), "/healthz").await, (200, "ok\n".to_owned()));
+    for path in ["/readyz", "/healthz"] {
+        assert_eq!(ask(connect().await.unwrap(), path).await, (200, "ok\n".to_owned()));
+    }
     assert_eq!(ask(connect().await.unwrap(), "/other").await.0, 404);
     assert!(shutdown.finish(Duration::from_secs(5)).await);
     server.await.unwrap().unwrap();
