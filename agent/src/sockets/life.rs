@@ -16,8 +16,10 @@ use portway_datapath::{Addr, Port};
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Nobody lives where so many questions in a row went unanswered.
 const QUESTIONS: u32 = 2;
-/// What was found out counts for so long.
+/// An answer counts for so long.
 const FRESH: Duration = Duration::from_secs(10);
+/// Who did not answer is asked again after this, where its connections were spared.
+const STALE: Duration = Duration::from_secs(60);
 /// Questions at a time: more than a node's pods. The others wait.
 const IN_FLIGHT: usize = 256;
 
@@ -108,16 +110,17 @@ impl Lives {
         if backend.pending.is_some() {
             return Life::Unknown;
         }
-        if let Some(asked) = backend.asked
-            && now.saturating_duration_since(asked) < FRESH
-        {
+        if let Some(asked) = backend.asked {
+            // One question without an answer stays one, however far the sweeps are apart.
+            let age = now.saturating_duration_since(asked);
             match backend.unanswered {
-                0 => return Life::Kept(asked + FRESH),
-                QUESTIONS.. => return Life::Gone { has_answered_before: backend.has_answered },
+                0 if age < FRESH => return Life::Kept(asked + FRESH),
+                QUESTIONS.. if age < STALE => {
+                    return Life::Gone { has_answered_before: backend.has_answered };
+                }
+                QUESTIONS.. => backend.unanswered = 0,
                 _ => {}
             }
-        } else {
-            backend.unanswered = 0;
         }
         if self.in_flight < IN_FLIGHT {
             backend.asked = Some(now);

@@ -6,7 +6,7 @@ use portway_datapath::{Addr, Family, Port, Protocol, ServiceIndex, SocketTransla
 use super::diag::{Diag, DiagError, Socket};
 use super::endpoints::Endpoints;
 use super::life::{Life, Lives};
-use super::namespaces::Namespaces;
+use super::namespaces::{Namespaces, sees_every_process};
 use super::tally::{Tally, reason};
 use crate::maps::{MapError, SocketTable};
 
@@ -224,7 +224,7 @@ impl Sweeper {
             tracing::debug!(%error, "a namespace's sockets cannot be seen");
             self.tally.failed("namespace", error);
         }
-        if errors.is_empty() {
+        if errors.is_empty() && sees_every_process() {
             for cookie in &missing {
                 if self.unseen.remove(cookie) {
                     self.forget(*cookie);
