@@ -53,11 +53,21 @@ impl ObjectEvents {
         Self { recorder, told: Told::default() }
     }
 
-    /// Tells what is new among everything that is wrong at present. O(what is wrong).
+    /// Tells what is new among everything that is wrong at present. O(what is wrong). What finds no room in the queue
+    /// is told the next time.
     pub(super) fn tell(&mut self, troubles: impl Iterator<Item = (Trouble, Reject)>, manifests: &Manifests) {
-        for said in self.told.news(troubles, |trouble, reject| regarding(trouble, reject, manifests)) {
+        let news = self.told.news(
+            troubles,
+            |trouble, reject| regarding(trouble, reject, manifests),
+            |object| exists(object, manifests),
+        );
+        for (key, said) in news {
             let Said { regarding, event_type, reason, note } = said;
-            self.recorder.record(regarding, event_type, reason, note);
+            if !self.recorder.record(regarding, event_type, reason, note)
+                && let Some(key) = key
+            {
+                self.told.0.remove(&key);
+            }
         }
     }
 }
@@ -68,11 +78,13 @@ struct Told(BTreeMap<Key, Regarding>);
 type Key = (Trouble, Reject);
 
 impl Told {
+    /// What is new, with what makes it so; an object that is programmed again has nothing of the kind.
     fn news(
         &mut self,
         troubles: impl Iterator<Item = (Trouble, Reject)>,
         regarding: impl Fn(Trouble, &Reject) -> Option<Regarding>,
-    ) -> Vec<Said> {
+        exists: impl Fn(&Regarding) -> bool,
+    ) -> Vec<(Option<Key>, Said)> {
         let mut now = BTreeMap::new();
         let mut news = Vec::new();
         for (trouble, reject) in troubles {
@@ -85,18 +97,21 @@ impl Told {
             };
             let key = key(trouble, reject);
             if !self.0.contains_key(&key) && !now.contains_key(&key) {
-                news.push(said);
+                news.push((Some(key.clone()), said));
             }
             now.insert(key, regarding);
         }
         let failing: BTreeSet<_> = not_programmed(&now).collect();
         let healed: BTreeSet<_> =
-            not_programmed(&self.0).filter(|object| !failing.contains(object)).collect();
-        news.extend(healed.into_iter().map(|regarding| Said {
-            regarding: regarding.clone(),
-            event_type: EventType::Normal,
-            reason: "Programmed",
-            note: "is programmed as it says".to_owned(),
+            not_programmed(&self.0).filter(|object| !failing.contains(object) && exists(object)).collect();
+        news.extend(healed.into_iter().map(|regarding| {
+            let said = Said {
+                regarding: regarding.clone(),
+                event_type: EventType::Normal,
+                reason: "Programmed",
+                note: "is programmed as it says".to_owned(),
+            };
+            (None, said)
         }));
         self.0 = now;
         news
@@ -146,6 +161,16 @@ fn regarding(trouble: Trouble, reject: &Reject, manifests: &Manifests) -> Option
     })
 }
 
+/// Whether it is still the API server's, and not another one of its name.
+fn exists(object: &Regarding, manifests: &Manifests) -> bool {
+    let Some(kind) = KINDS.into_iter().find(|kind| kind.name() == object.kind) else { return false };
+    let name = match object.namespace.as_str() {
+        "" => object.name.clone(),
+        namespace => format!("{namespace}/{}", object.name),
+    };
+    manifests.uid(kind, &name).is_some_and(|uid| uid == object.uid)
+}
+
 const fn api_version(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Service | ObjectKind::Pod | ObjectKind::Node => "v1",
@@ -186,10 +211,30 @@ mod tests {
     }
 
     fn news(told: &mut Told, troubles: &[(Trouble, Reject)]) -> Vec<(&'static str, String)> {
-        let manifests = manifests();
-        let said =
-            told.news(troubles.iter().cloned(), |trouble, reject| regarding(trouble, reject, &manifests));
-        said.into_iter().map(|said| (said.reason, said.note)).collect()
+        news_of(told, troubles, &manifests())
+    }
+
+    fn news_of(
+        told: &mut Told,
+        troubles: &[(Trouble, Reject)],
+        manifests: &Manifests,
+    ) -> Vec<(&'static str, String)> {
+        let said = told.news(
+            troubles.iter().cloned(),
+            |trouble, reject| regarding(trouble, reject, manifests),
+            |object| exists(object, manifests),
+        );
+        said.into_iter().map(|(_, said)| (said.reason, said.note)).collect()
+    }
+
+    #[test]
+    fn an_object_that_is_gone_is_not_said_to_be_programmed() {
+        let (mut told, mut manifests) = (Told::default(), manifests());
+        let full = [(Trouble::NotProgrammed, reject("n/a", "8 of 8"))];
+        assert_eq!(news_of(&mut told, &full, &manifests).len(), 1);
+        let gone = r#"{"metadata": {"name": "a", "namespace": "n", "resourceVersion": "9"}}"#;
+        manifests.watched(ObjectKind::Service, Watched::Deleted(gone));
+        assert_eq!(news_of(&mut told, &[], &manifests), []);
     }
 
     #[test]

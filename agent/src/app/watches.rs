@@ -20,8 +20,9 @@ use crate::api;
 use crate::config::{ApiServer, Config};
 use pace::Pace;
 
-/// Events that wait for the owner, a page of a list counting as one.
-const WAITING: usize = 256;
+/// Events that wait for the owner, a page of a list counting as one. More than come within a rest of the watches: a
+/// watch that is held back rests, too.
+const WAITING: usize = 8192;
 
 /// What a watch tells, with its kind.
 pub(super) type Told = (&'static str, WatchEvent);
@@ -81,7 +82,7 @@ async fn begin(config: &Config, known: &OnceLock<Client>) -> anyhow::Result<(Wat
     let ApiServer { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = api_server;
     let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
     let options = ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent };
-    let client = Client::new(options).await.context("cannot reach the API server")?;
+    let client = Client::new(options).await.context("cannot use what is configured for the API server")?;
     let client = known.get_or_init(|| client).clone();
     let (to, told) = mpsc::channel(WAITING);
     let watches = KINDS.map(|kind| {

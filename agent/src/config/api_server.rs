@@ -23,7 +23,7 @@ pub struct ApiServer {
     pub sync_timeout: Duration,
 }
 
-/// `None` where neither a key nor the pod's environment asks for the API server.
+/// `None` where no key asks for the API server; a pod without a directory asks by itself.
 pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
     let kubeconfig =
         Some(PathBuf::from(reader.text("k8s-kubeconfig-path"))).filter(|path| !path.as_os_str().is_empty());
@@ -39,7 +39,8 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
         sync_timeout: reader.parse("k8s-sync-timeout", duration).unwrap_or_default(),
     };
     let asked = ASKING.iter().any(|key| reader.said(key).is_some_and(|said| !said.value.is_empty()));
-    (asked || in_pod).then_some(read)
+    let has_directory = reader.said("source-dir").is_some_and(|said| !said.value.is_empty());
+    (asked || (in_pod && !has_directory)).then_some(read)
 }
 
 /// Warns of an agent that programs the very service it would have to reach the API server by.

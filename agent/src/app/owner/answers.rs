@@ -55,7 +55,11 @@ impl Owner {
             addresses: &self.local_addresses,
             kernel: self.kernel.clone(),
             sources: self.sources.status(),
-            late: if self.first_sync.is_late() { self.sources.unsynced() } else { Vec::new() },
+            late: if self.first_sync.is_late() || (self.prune_is_due && self.is_exact) {
+                self.sources.unsynced()
+            } else {
+                Vec::new()
+            },
             tallies: self.tallies(),
             writes: self.datapath.writes(),
             stale_sockets: self.sockets.as_ref().map(Sockets::status).unwrap_or_default(),

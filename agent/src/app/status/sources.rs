@@ -16,7 +16,7 @@ pub(super) fn warnings(sources: &[Source], late: &[String]) -> Vec<String> {
     if !late.is_empty() {
         let names = late.join(", ");
         warnings.push(format!(
-            "{names}: not read to the end within k8s-sync-timeout; what an earlier agent left of it is served meanwhile"
+            "{names}: not read to the end yet; what an earlier agent left is not removed before, and served meanwhile"
         ));
     }
     warnings
@@ -104,7 +104,7 @@ mod tests {
             "the API server https://a cannot be reached (last answered 70 s ago)",
             "the watch of Service has been silent for 66 s",
             "the watch of Pod has been silent for 0 s",
-            "Pod: not read to the end within k8s-sync-timeout",
+            "Pod: not read to the end yet",
         ]) {
             assert!(text.starts_with(start), "{said:?}");
         }

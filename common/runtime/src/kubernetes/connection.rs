@@ -69,8 +69,8 @@ async fn from_kubeconfig(path: &Path, options: &ClientOptions) -> Result<Loaded,
     let mut files = vec![file(path)];
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(bad)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
-        if let Some(url) = cluster.proxy_url.as_ref().filter(|url| !url.is_empty()) {
-            return Err(ClientError::Proxy { path: path.to_owned(), url: url.clone() });
+        if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
+            return Err(ClientError::Proxy { path: path.to_owned() });
         }
         // A value here keeps kube from asking the environment for a proxy; it is dropped below.
         cluster.proxy_url = Some("http://none.invalid".to_owned());

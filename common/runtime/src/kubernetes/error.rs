@@ -13,8 +13,9 @@ pub enum ClientError {
         #[source]
         source: KubeconfigError,
     },
-    #[error("kubeconfig {}: clusters[].cluster.proxy-url {url:?} is not supported; remove it", path.display())]
-    Proxy { path: PathBuf, url: String },
+    #[error("kubeconfig {}: clusters[].cluster.proxy-url is set, which is not supported; remove it", path.display())]
+    // Its URL may hold a password.
+    Proxy { path: PathBuf },
     #[error("no kubeconfig is given and this is not a pod: {0}; give a kubeconfig or the API server's URL")]
     NotInCluster(#[source] InClusterError),
     #[error("API server {url:?}: {problem}; allowed is http(s)://HOST[:PORT][/PATH]")]

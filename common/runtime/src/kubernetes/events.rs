@@ -128,12 +128,20 @@ impl EventRecorder {
     }
 
     /// Takes note of something that happened to an object; never waits. `reason` is one word in CamelCase, `note` a
-    /// sentence for people of at most 1 kB.
-    pub fn record(&self, regarding: Regarding, event_type: EventType, reason: &'static str, note: String) {
+    /// sentence for people of at most 1 kB. False where the queue is full: it is not told then.
+    pub fn record(
+        &self,
+        regarding: Regarding,
+        event_type: EventType,
+        reason: &'static str,
+        note: String,
+    ) -> bool {
         self.counts.recorded.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(Occurrence { regarding, event_type, reason, note }).is_err() {
+        let is_queued = self.queue.try_send(Occurrence { regarding, event_type, reason, note }).is_ok();
+        if !is_queued {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        is_queued
     }
 
     pub fn status(&self) -> RecorderStatus {

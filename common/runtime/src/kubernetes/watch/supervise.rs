@@ -38,6 +38,8 @@ pub(super) struct Supervisor {
     version: u64,
     /// The silence allowed to a watch of which nothing was heard yet.
     patience: Duration,
+    /// Something was heard of this kind once, so that bookmarks are due.
+    was_heard: bool,
     resuming: Backoff,
     relisting: Backoff,
     /// The next watch begins where a list ended.
@@ -96,6 +98,7 @@ impl Supervisor {
             returns,
             version: 0,
             patience,
+            was_heard: false,
             resuming,
             relisting,
             is_after_list: false,
@@ -242,7 +245,8 @@ impl Supervisor {
                     return plain_failure("half-line", error.to_string(), true);
                 }
                 Ok(Err(error @ LineError::TooLong(_))) => return fruitless("too-long", error.to_string()),
-                Err(_) if is_heard => {
+                // A server that began anew knows nothing to tell: only the first silence is a fault then.
+                Err(_) if is_heard || std::mem::take(&mut self.was_heard) => {
                     let error = RequestError::Timeout { url, after: patience };
                     self.client.note_failure(server, &error);
                     return plain_failure(
@@ -257,7 +261,7 @@ impl Supervisor {
                     return End::Quiet;
                 }
             };
-            is_heard = true;
+            (is_heard, self.was_heard) = (true, true);
             self.patience = self.options.silence;
             self.report.lives(WatchState::Watching);
             match Event::read(&line) {

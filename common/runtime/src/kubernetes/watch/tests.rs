@@ -194,6 +194,12 @@ async fn of_a_kind_that_never_says_anything_the_silence_grows_until_it_does() {
     let (_silent, began) = (asked.stream(), Instant::now());
     let asked = rig.server.next().await;
     assert!(asked.at - began < Duration::from_secs(66), "{:?}", asked.at - began);
+    // Of a kind that spoke, a watch that never does is a fault as well: once, for the server may have begun anew.
+    assert_eq!(rig.watch.status().errors.get("silent"), Some(&2));
+    let (_silent, began) = (asked.stream(), Instant::now());
+    let asked = rig.server.next().await;
+    assert!(asked.at - began < Duration::from_secs(66), "{:?}", asked.at - began);
+    assert_eq!(rig.watch.status().errors.get("silent"), Some(&2));
 }
 
 #[tokio::test(start_paused = true)]

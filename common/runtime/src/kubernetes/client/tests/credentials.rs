@@ -147,7 +147,7 @@ async fn what_cannot_be_used_is_named_with_its_file_and_field() {
     let error = problem(of("a b", "token: t")).await;
     assert!(error.contains("/kubeconfig: failed to parse cluster url"), "{error}");
     let error = problem(of("https://a', proxy-url: 'http://p:3128", "token: t")).await;
-    assert!(error.contains("proxy-url \"http://p:3128\" is not supported"), "{error}");
+    assert!(error.contains("proxy-url is set, which is not supported") && !error.contains("3128"), "{error}");
     fs::write(dir.path().join("kubeconfig"), "kind: [").unwrap();
     let given = ClientOptions { kubeconfig: Some(dir.path().join("kubeconfig")), ..options(&[]) };
     let error = problem(given.clone()).await;
