@@ -12,7 +12,7 @@ mod kube_proxy;
 mod metrics;
 pub(super) mod objects;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
@@ -200,7 +200,8 @@ impl Audit {
     /// Counts and logs what is new, and forgets what is gone. A look does not see what only a comparison sees.
     fn note(&mut self, differences: &[api::Difference], compared: bool) {
         let now = Instant::now();
-        self.open.retain(|known, _| differences.contains(known) || (!compared && known.kind == PLAN));
+        let there: BTreeSet<&api::Difference> = differences.iter().collect();
+        self.open.retain(|known, _| there.contains(known) || (!compared && known.kind == PLAN));
         let news: Vec<_> =
             differences.iter().filter(|difference| !self.open.contains_key(difference)).collect();
         for difference in news.iter().take(MOST_LOGGED) {

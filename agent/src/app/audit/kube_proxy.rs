@@ -97,7 +97,10 @@ impl Netfilter {
             ("/proc/self/net/ip6_tables_names", libc::AF_INET6, libc::IPPROTO_IPV6),
         ]) {
             // Asking for a table that nobody uses would make it.
-            let tables = std::fs::read_to_string(list).unwrap_or_default();
+            let tables = match std::fs::read_to_string(list) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                tables => tables?,
+            };
             if tables.lines().any(|table| table == "nat") {
                 legacy.look(family, level)?;
                 found |= legacy.has_chain;

@@ -300,6 +300,12 @@ impl Client {
         }
     }
 
+    /// A watch told something. Who waits for the server's return is not woken: a server that fails requests may go on with
+    /// its watches.
+    pub(super) fn note_event(&self) {
+        self.inner.ledger.lived();
+    }
+
     fn note_life(&self, server: usize, is_return: bool) {
         self.inner.servers.answered(server);
         self.inner.throttle.set_failing(false);

@@ -52,6 +52,13 @@ impl Ledger {
         entries.status.reachable.replace(true) == Some(false)
     }
 
+    /// A watch told something: its server is there, whatever became of the last request.
+    pub(super) fn lived(&self) {
+        let mut entries = self.lock();
+        entries.last_success = Some(Instant::now());
+        entries.status.reachable = Some(true);
+    }
+
     /// True if the server was not reachable before: a refusal is an answer, too.
     pub(super) fn failed(&self, error: &RequestError) -> bool {
         let status = &mut self.lock().status;

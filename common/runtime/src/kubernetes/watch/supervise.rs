@@ -262,6 +262,7 @@ impl Supervisor {
                 }
             };
             (is_heard, self.was_heard) = (true, true);
+            self.client.note_event();
             self.patience = self.options.silence;
             self.report.lives(WatchState::Watching);
             match Event::read(&line) {

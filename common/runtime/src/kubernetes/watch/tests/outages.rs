@@ -119,3 +119,16 @@ async fn another_server_is_asked_when_a_watch_falls_silent() {
     assert_eq!(names, ["list", "end 10", "+x 11", "+y 12"]);
     assert_eq!(client.status().server, "http://b");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_watch_speaks_is_reachable_though_a_request_failed() {
+    let (mut rig, stream) = Rig::watching().await;
+    let client = rig.client.clone();
+    let request = tokio::spawn(async move { client.get("/api/v1/nodes").await });
+    rig.server.next().await.status(503, &[]);
+    request.await.unwrap().unwrap_err();
+    assert_eq!(rig.client.status().reachable, Some(false));
+    stream.event("ADDED", &object("a", 11));
+    assert_eq!(rig.told(1).await, ["+a 11"]);
+    assert_eq!(rig.client.status().reachable, Some(true));
+}
