@@ -33,9 +33,9 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
     let read = ApiServer {
         kubeconfig,
         servers,
-        qps: reader.number("k8s-client-qps"),
+        qps: reader.parse("k8s-client-qps", qps).unwrap_or_default(),
         burst: reader.number("k8s-client-burst"),
-        heartbeat: reader.parse("k8s-heartbeat-timeout", duration).unwrap_or_default(),
+        heartbeat: reader.parse("k8s-heartbeat-timeout", heartbeat).unwrap_or_default(),
         sync_timeout: reader.parse("k8s-sync-timeout", duration).unwrap_or_default(),
     };
     let asked = ASKING.iter().any(|key| reader.said(key).is_some_and(|said| !said.value.is_empty()));
@@ -78,6 +78,22 @@ fn server(text: &str) -> Result<String, Invalid> {
         return Err(bad());
     }
     Ok(url)
+}
+
+/// Cilium's is a floating-point number; less than one request a second is none.
+fn qps(value: &str) -> Result<u32, Invalid> {
+    const MOST: f64 = 100_000.0;
+    let number = value.parse::<f64>().ok().filter(|number| (1.0..=MOST).contains(number));
+    // Not more than u32::MAX, and no fraction.
+    number.map(|number| number.round() as u32).ok_or_else(|| Invalid::new("", "write e.g. 10"))
+}
+
+/// 0 is off, as in Cilium.
+fn heartbeat(value: &str) -> Result<Duration, Invalid> {
+    match parse_duration(value) {
+        Ok(Duration::ZERO) => Ok(Duration::ZERO),
+        Ok(_) | Err(_) => duration(value),
+    }
 }
 
 /// A time that something may take: none at all is a mistake.

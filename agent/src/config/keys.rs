@@ -102,7 +102,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         SOURCES,
         "k8s-client-qps",
-        Kind::Integer { min: 1, max: 100_000 },
+        Kind::Text("a number from 1 to 100000"),
         "10",
         "Requests a second to the API server, over everything",
     ),
@@ -118,7 +118,7 @@ pub(super) const KEYS: &[Key] = &[
         "k8s-heartbeat-timeout",
         DURATION,
         "30s",
-        "A connection to the API server that does not answer for so long is given up",
+        "A connection to the API server that does not answer for so long is given up; 0 leaves that to the watches",
     ),
     key(
         SOURCES,

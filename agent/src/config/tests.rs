@@ -156,6 +156,10 @@ fn every_problem_of_the_api_servers_keys_is_named_at_once() {
         with(&["--k8s-api-server=a", "--k8s-heartbeat-timeout=1m30s", "--k8s-sync-timeout=2h"]).unwrap();
     let api_server = config.api_server.unwrap();
     assert_eq!((api_server.heartbeat.as_secs(), api_server.sync_timeout.as_secs()), (90, 7200));
+    // As Cilium's: a floating-point number, and 0 is off.
+    let carried = ["--k8s-api-server=a", "--k8s-client-qps=7.5", "--k8s-heartbeat-timeout=0"];
+    let api_server = with(&carried).unwrap().api_server.unwrap();
+    assert_eq!((api_server.qps, api_server.heartbeat.as_secs()), (8, 0));
 }
 
 #[test]
