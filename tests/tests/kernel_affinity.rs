@@ -20,7 +20,7 @@ fn only_server(client: &mut Probe, to: &str) -> Result<String> {
 }
 
 #[test]
-fn all_sockets_of_a_namespace_go_to_one_backend() -> Result<()> {
+fn pain_13_by_socket_lb_alone_all_sockets_of_a_namespace_go_to_one_backend() -> Result<()> {
     World::test("affinity", |world| {
         let pods = four_pods(world)?;
         world.publish(&web().affinity(600), endpoints(&pods.iter().collect::<Vec<_>>()))?;
