@@ -62,9 +62,12 @@ fn serves_elsewhere(config: &Config, running: &[Attached]) -> anyhow::Result<boo
     if of_other_versions(&link_dir(&config.bpf_root))? {
         return Ok(true);
     }
+    if running.is_empty() {
+        return Ok(false);
+    }
     let services = pin_path(&config.bpf_root, MapId::Services);
     let services = MapInfo::from_pin(&services).context("cannot look at pw_services")?.id();
-    let mut is_used = running.is_empty();
+    let mut is_used = false;
     for program in loaded_programs().filter_map(Result::ok) {
         if running.iter().any(|attached| attached.program == program.id()) {
             let maps = program.map_ids().context("cannot look at a program's maps")?;

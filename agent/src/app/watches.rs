@@ -85,14 +85,14 @@ async fn begin(config: &Config, known: &OnceLock<Client>) -> anyhow::Result<(Wat
     let client = Client::new(options).await.context("cannot use what is configured for the API server")?;
     let client = known.get_or_init(|| client).clone();
     let (to, told) = mpsc::channel(WAITING);
-    let watches = KINDS.map(|kind| {
-        let resource = resource(kind, &config.node_name, &config.services.proxy_name);
+    let watches = resources(config).into_iter().map(|(kind, resource)| {
         (kind, Watch::start(client.clone(), resource, WatchOptions::default(), to.clone()))
     });
+    let watches = watches.collect();
     let reporter =
         Reporter { controller: "portway-agent", instance: config.node_name.clone(), action: "Program" };
     let events = EventRecorder::start(client.clone(), reporter);
-    Ok((Watches { client, watches: watches.into(), events }, told))
+    Ok((Watches { client, watches, events }, told))
 }
 
 impl Watches {
@@ -187,27 +187,19 @@ fn resource(kind: ObjectKind, node: &str, proxy_name: &str) -> Resource {
         "" => format!("!{PROXY_NAME}"),
         name => format!("{PROXY_NAME}={name}"),
     };
-    let services = || query("labelSelector", &format!("{for_us},!service.kubernetes.io/headless"));
+    let services =
+        || Resource::selecting("labelSelector", &format!("{for_us},!service.kubernetes.io/headless"));
     let (path, selector) = match kind {
         ObjectKind::Service => ("/api/v1/services", services()),
         ObjectKind::EndpointSlice => ("/apis/discovery.k8s.io/v1/endpointslices", services()),
-        ObjectKind::Pod => ("/api/v1/pods", query("fieldSelector", &format!("spec.nodeName={node}"))),
-        ObjectKind::Node => ("/api/v1/nodes", query("fieldSelector", &format!("metadata.name={node}"))),
+        ObjectKind::Pod => {
+            ("/api/v1/pods", Resource::selecting("fieldSelector", &format!("spec.nodeName={node}")))
+        }
+        ObjectKind::Node => {
+            ("/api/v1/nodes", Resource::selecting("fieldSelector", &format!("metadata.name={node}")))
+        }
     };
     Resource { kind: kind.name(), path, selector }
-}
-
-/// `key=value` with what a query may not hold percent-encoded (RFC 3986, 2.3).
-fn query(key: &str, value: &str) -> String {
-    let mut text = format!("{key}=");
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            text.push(byte.into());
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -37,6 +37,19 @@ pub struct Resource {
     pub selector: String,
 }
 
+impl Resource {
+    /// A `key` of the query such as `labelSelector`, for [`Self::selector`]; `value` is encoded here.
+    pub fn selecting(key: &str, value: &str) -> String {
+        format!("{key}={}", list::encoded(value))
+    }
+
+    /// Its path with `query` and the selector.
+    fn asking(&self, query: &str) -> String {
+        let Self { path, selector, .. } = self;
+        if selector.is_empty() { format!("{path}?{query}") } else { format!("{path}?{query}&{selector}") }
+    }
+}
+
 /// What happened. Objects are JSON text; those of a list lack `kind` and `apiVersion`.
 #[derive(Debug)]
 pub enum WatchEvent {

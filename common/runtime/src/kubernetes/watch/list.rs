@@ -39,10 +39,7 @@ pub(in crate::kubernetes) async fn page<T: serde::de::DeserializeOwned>(
     next: Option<&str>,
     accept: &'static str,
 ) -> Result<Page<T>, RequestError> {
-    let mut path = format!("{}?limit={limit}", resource.path);
-    if !resource.selector.is_empty() {
-        path = format!("{path}&{}", resource.selector);
-    }
+    let mut path = resource.asking(&format!("limit={limit}"));
     if let Some(next) = next {
         path = format!("{path}&continue={}", encoded(next));
     }
@@ -71,7 +68,7 @@ pub(in crate::kubernetes) fn version(text: &str) -> Result<u64, String> {
 }
 
 /// A value of a query. Tokens are base64; what else they may hold is the server's business.
-fn encoded(value: &str) -> String {
+pub(super) fn encoded(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -203,13 +203,10 @@ impl Supervisor {
     /// Watches from the last version until something ends it.
     async fn watch(&mut self) -> End {
         let seconds = jitter::between(WATCH_LENGTH.0, WATCH_LENGTH.1).as_secs();
-        let mut path = format!(
-            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={seconds}",
-            self.resource.path, self.version
-        );
-        if !self.resource.selector.is_empty() {
-            path = format!("{path}&{}", self.resource.selector);
-        }
+        let path = self.resource.asking(&format!(
+            "watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={seconds}",
+            self.version
+        ));
         let answer = tokio::select! {
             () = self.relist.notified() => return End::Relist { reason: "asked", error: None },
             answer = self.client.open(Method::GET, &path, "application/json", Bytes::new()) => answer,
