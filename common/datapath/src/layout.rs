@@ -23,6 +23,21 @@ pub const LOCAL_ADDRESSES: &str = "pw_local_addresses";
 pub const CONFIG: &str = "pw_config";
 pub const METRICS: &str = "pw_metrics";
 
+// Of the pod network: maps of an object of its own, which is loaded where there is one.
+pub const ENDPOINTS: &str = "pw_endpoints";
+pub const IPCACHE: &str = "pw_ipcache";
+pub const CONNTRACK: &str = "pw_conntrack";
+/// Flows of which only one direction has been seen.
+pub const CONNTRACK_NEW: &str = "pw_ct_new";
+pub const NAT: &str = "pw_nat";
+pub const NAT_NEW: &str = "pw_nat_new";
+pub const FRAGMENTS: &str = "pw_fragments";
+pub const NETWORK: &str = "pw_network";
+pub const DEVICES: &str = "pw_devices";
+pub const TRAFFIC: &str = "pw_traffic";
+/// Read by the socket programs too.
+pub const NETNS: &str = "pw_netns";
+
 /// What the programs of an earlier agent have learned, while a new one takes over: in the object and as pins, never made.
 pub const SOCK_OLD: &str = "pw_sock_old";
 pub const SOCK_UDP_OLD: &str = "pw_udp_old";
@@ -51,6 +66,36 @@ pub struct Sizes {
     pub sockets: u32,
     /// Of `pw_sock_udp` and of `pw_sock_replies`.
     pub exchanges: u32,
+}
+
+/// Entries of the maps of the pod network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodSizes {
+    /// `pw_endpoints` and, of namespaces, `pw_netns`.
+    pub endpoints: u32,
+    pub ipcache: u32,
+    /// Established flows; entries are allocated as they come.
+    pub conntrack: u32,
+    /// Half-open flows; allocated at once.
+    pub conntrack_new: u32,
+    pub nat: u32,
+    pub nat_new: u32,
+    pub fragments: u32,
+    pub devices: u32,
+}
+
+impl PodSizes {
+    /// `conntrack` is `bpf-ct-global-tcp-max` and `bpf-ct-global-any-max` together.
+    pub const DEFAULT: Self = Self {
+        endpoints: 4_096,
+        ipcache: 524_288,
+        conntrack: 786_432,
+        conntrack_new: 65_536,
+        nat: 524_288,
+        nat_new: 65_536,
+        fragments: 8_192,
+        devices: 256,
+    };
 }
 
 impl Sizes {

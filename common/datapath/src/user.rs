@@ -3,8 +3,9 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker")]
 
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendSlot, ExchangeKey, ExchangeValue, FrontendKey, NodeConfig,
-    ReplyValue, ServiceName, SocketTranslation, SourceRange,
+    Addr, AffinityKey, AffinityValue, BackendSlot, DeviceValue, EndpointValue, ExchangeKey, ExchangeValue,
+    FlowKey, FlowValue, FragmentKey, FragmentValue, FrontendKey, IpcacheValue, NatKey, NatValue, NodeConfig,
+    NodeNetwork, ReplyValue, ServiceName, SocketTranslation, SourceRange, Traffic,
 };
 
 macro_rules! pod {
@@ -19,12 +20,23 @@ pod!(
     AffinityKey,
     AffinityValue,
     BackendSlot,
+    DeviceValue,
+    EndpointValue,
     ExchangeKey,
     ExchangeValue,
+    FlowKey,
+    FlowValue,
+    FragmentKey,
+    FragmentValue,
     FrontendKey,
+    IpcacheValue,
+    NatKey,
+    NatValue,
     NodeConfig,
+    NodeNetwork,
     ReplyValue,
     ServiceName,
     SocketTranslation,
     SourceRange,
+    Traffic,
 );

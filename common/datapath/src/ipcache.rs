@@ -1,0 +1,46 @@
+use crate::Addr;
+
+/// Key data of `pw_ipcache`, an LPM trie: prefixes of [`Addr`], so that an IPv4 prefix has 96 bits more.
+pub type IpcachePrefix = Addr;
+
+/// Value of `pw_ipcache`: what is known of an address outside this node's pods. The longest prefix says everything; shorter
+/// ones are not looked at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcacheValue {
+    /// Where to send a packet through the tunnel: an address of the node behind it; [`Addr::ANY_V6`] where none.
+    pub tunnel: Addr,
+    /// Numeric identity; 0 while it is unknown.
+    pub identity: u32,
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<IpcacheValue>() == 24);
+
+impl IpcacheValue {
+    /// Inside the cluster's network (native CIDR, pods and nodes): what goes there keeps its source address.
+    pub const INSIDE: u32 = 1;
+    /// An address of another node itself.
+    pub const NODE: u32 = 2;
+    /// Addresses of another node's pods.
+    pub const PODS: u32 = 4;
+
+    #[inline(always)]
+    pub const fn new(tunnel: Option<Addr>, flags: u32) -> Self {
+        let tunnel = match tunnel {
+            Some(node) => node,
+            None => Addr::ANY_V6,
+        };
+        Self { tunnel, identity: 0, flags }
+    }
+
+    #[inline(always)]
+    pub const fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    #[inline(always)]
+    pub fn tunnel(&self) -> Option<Addr> {
+        (self.tunnel != Addr::ANY_V6).then_some(self.tunnel)
+    }
+}
