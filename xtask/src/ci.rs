@@ -1,15 +1,26 @@
 //! Everything that must pass before a change lands, with the time of each step and a closing line of counts.
 
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
-use crate::command::{close, run as run_command, say, timed};
+use crate::command::{close, output, run as run_command, say, timed};
 use crate::suites::{Counts, run_suites};
 use crate::{check, demo};
 
+/// What a run from nothing leaves on the disk, control plane and its build cache included; measured, rounded up.
+const DISK_GIB: u64 = 12;
+
 /// A step counts as one of the closing line, except that the tests count one each.
 pub(crate) fn run() -> anyhow::Result<()> {
+    match free_disk_gib() {
+        Ok(free) if free < DISK_GIB => {
+            say(format!("only {free} GiB of disk are free here; a run from nothing takes up to {DISK_GIB}"));
+        }
+        Ok(_) => {}
+        Err(error) => say(format!("cannot tell how much disk is free: {error:#}")),
+    }
     let mut steps: Vec<(&str, bool, Duration)> = Vec::new();
     let mut counts = Counts::default();
 
@@ -48,4 +59,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
     } else {
         bail!("not everything passed: see the lines marked FAILED")
     }
+}
+
+fn free_disk_gib() -> anyhow::Result<u64> {
+    let table = output(Command::new("df").args(["--output=avail", "--block-size=1G", "."]))?;
+    let free = table.lines().nth(1).context("df printed no figure")?;
+    free.trim().parse().with_context(|| format!("df printed {free:?}"))
 }
