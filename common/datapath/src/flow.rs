@@ -153,7 +153,7 @@ pub struct NatValue {
     pub last_seen: u64,
     pub other: Addr,
     pub other_port: Port,
-    /// As [`FlowValue::seen_out`], of both halves: out in OUT, in in IN.
+    /// As [`FlowValue::seen_out`], of both halves: out in OUT, in in IN; and [`Self::ACK`].
     pub seen: u8,
     _pad: u8,
     /// [`NatKey::tag`].
@@ -163,6 +163,15 @@ pub struct NatValue {
 const _: () = assert!(size_of::<NatValue>() == 32);
 
 impl NatValue {
+    /// In `seen`: a TCP segment after the handshake's first of its side.
+    pub const ACK: u8 = 0x10;
+
+    /// Whether this value was written for `key`.
+    #[inline(always)]
+    pub const fn is_of(&self, key: &NatKey) -> bool {
+        self.tag == key.tag()
+    }
+
     #[inline(always)]
     pub const fn new(key: &NatKey, other: (Addr, Port), seen: u8, now: u64) -> Self {
         Self { last_seen: now, other: other.0, other_port: other.1, seen, _pad: 0, tag: key.tag() }

@@ -93,10 +93,12 @@ pub enum Reason {
     KernelError = 11,
     /// Policy, of the peer or of the pod.
     PolicyDenied = 12,
+    /// A packet to be masqueraded that has neither ports nor an echo identifier to know its answers by.
+    NatUnsupported = 13,
 }
 
 impl Reason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Forwarded,
         Self::Malformed,
         Self::InvalidSource,
@@ -110,6 +112,7 @@ impl Reason {
         Self::UnknownEndpoint,
         Self::KernelError,
         Self::PolicyDenied,
+        Self::NatUnsupported,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -127,6 +130,7 @@ impl Reason {
             Self::UnknownEndpoint => "unknown-endpoint",
             Self::KernelError => "kernel-error",
             Self::PolicyDenied => "policy-denied",
+            Self::NatUnsupported => "nat-unsupported",
         }
     }
 }
