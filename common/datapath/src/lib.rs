@@ -27,6 +27,8 @@ pub mod maglev;
 mod metrics;
 mod name;
 mod network;
+pub mod packet;
+mod packet_tables;
 mod service;
 mod socket;
 mod source_range;
@@ -47,6 +49,7 @@ pub use ipcache::{IpcachePrefix, IpcacheValue};
 pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
 pub use network::{DeviceValue, Direction, NodeNetwork, Reason, Traffic};
+pub use packet_tables::{FlowMap, NetworkWord, PacketTables};
 pub use service::{
     RECORD_WORDS, Record, RunBackend, RunHeader, RunOffset, ServiceFlags, ServiceIndex, ServiceWord,
 };
