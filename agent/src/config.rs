@@ -10,6 +10,7 @@ mod catalogue;
 mod combinations;
 mod keys;
 mod parse;
+mod pods;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use portway_runtime::logging::Format;
 pub use api_server::ApiServer;
 pub use catalogue::KEYS;
 pub use parse::{Cidr, PortRange};
+pub use pods::{Chaining, DevicePattern, DevicePatterns, FlowTimeouts, Ipam, NodeHealth, PodNetwork, Routing};
 
 use crate::api;
 
@@ -69,6 +71,8 @@ pub struct Config {
     /// Where NodePorts answer; empty is on every address of the node.
     pub node_port_addresses: Vec<Cidr>,
     pub external_ip_guard: bool,
+    /// `None`: pods have another CNI's network, or none.
+    pub pod_network: Option<PodNetwork>,
     /// Serves `/healthz`; `None` is off.
     pub health_address: Option<SocketAddr>,
     /// Serves kube-proxy's `/healthz` and `/livez`; `None` is off.
@@ -257,6 +261,7 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
     }
     api_server::check_way(reader, api_server.as_ref(), kube_proxy_replacement);
     let cgroup_root = read_cgroup_root(reader, in_pod);
+    let pod_network = pods::read(reader, in_pod);
     combinations::check(reader);
     let debug = reader.bool("debug");
     // What is accepted with one value only for the time being.
@@ -297,6 +302,7 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
         auto_protect_node_port_range: reader.bool("enable-auto-protect-node-port-range"),
         node_port_addresses: reader.parse("nodeport-addresses", parse::cidrs).unwrap_or_default(),
         external_ip_guard: !reader.bool("disable-external-ip-mitigation"),
+        pod_network,
         health_address: match reader.number::<u16>("agent-health-port") {
             0 => None,
             port => Some(SocketAddr::from(([127, 0, 0, 1], port))),

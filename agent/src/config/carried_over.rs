@@ -173,20 +173,18 @@ fn a_default_configmap_of_cilium_starts_with_a_warning_for_each_feature_that_is_
         "agent-not-ready-taint-key",
         "cgroup-root",
         "enable-health-check-nodeport",
-        "enable-health-checking",
         "enable-hubble",
         "enable-l7-proxy",
         "enable-policy",
-        "ipam",
     ];
     let more = |version| -> &[&str] {
         match version {
             // `disabled` is an older word.
             "1.12" => &["kube-proxy-replacement"],
             "1.15" => &["mesh-auth-enabled"],
-            "1.18" => &["enable-lb-ipam", "enable-source-ip-verification", "mesh-auth-enabled"],
+            "1.18" => &["enable-lb-ipam", "mesh-auth-enabled"],
             // bpf-lb-sock=false does not go with kube-proxy-replacement=true.
-            _ => &["bpf-lb-sock", "enable-lb-ipam", "enable-source-ip-verification"],
+            _ => &["bpf-lb-sock", "enable-lb-ipam"],
         }
     };
     for (version, rendered) in RENDERED {
@@ -199,6 +197,8 @@ fn a_default_configmap_of_cilium_starts_with_a_warning_for_each_feature_that_is_
         assert_eq!(config.kube_proxy_replacement, version == "1.19");
         assert_eq!(config.cgroup_root, Path::new("/run/portway/cgroupv2"));
         assert_eq!(config.sizes.backends, 65_536);
+        let network = config.pod_network.as_ref().unwrap();
+        assert_eq!((network.ipam, network.tunnel_port()), (Ipam::ClusterPool, Some(8472)), "{version}");
         // The status says the same.
         assert!(
             config.warnings.iter().any(|line| line.contains("policies are not enforced yet")),
@@ -253,7 +253,7 @@ fn what_has_no_effect_is_accepted_with_a_debug_line_and_the_operators_keys_witho
         ("sockops-enable: true", true),
         ("log-driver: syslog", true),
         ("hubble-metrics: dns drop", true),
-        ("bpf-ct-global-tcp-max: 1000000", true),
+        ("bpf-neigh-global-max: 1000000", true),
         ("nodes-gc-interval: 1m", false),
         ("cluster-pool-ipv4-cidr: 10.1.0.0/16", false),
     ] {
@@ -301,11 +301,46 @@ fn native_routing_with_masquerade_needs_the_prefix_of_the_pods() {
         "ipv4-native-routing-cidr: 10.0.0.0/8",
         "native-routing-cidr: 10.0.0.0/8",
         "enable-ipv4-masquerade: false",
-        "enable-ip-masq-agent: true",
-        "ipam: eni",
+        // Nothing is masqueraded then.
+        "ipam: delegated-plugin",
     ] {
         start(&format!("{native}\n{mend}")).unwrap();
     }
+}
+
+#[test]
+fn a_configmap_outside_a_pod_has_no_pod_network_and_says_what_is_missing() {
+    for (_, rendered) in RENDERED {
+        let dir = tempfile::tempdir().unwrap();
+        for line in rendered.lines() {
+            let (key, value) = line.split_once(':').unwrap();
+            fs::write(dir.path().join(key), value.trim_start()).unwrap();
+        }
+        let arguments = ["--source-dir=/m".to_owned(), format!("--config-dir={}", dir.path().display())];
+        let arguments = arguments.map(OsString::from).into();
+        let loaded = load(Invocation { arguments, ..Invocation::default() }).unwrap();
+        assert_eq!(loaded.config.pod_network, None);
+        let warned: Vec<_> = loaded.warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert!(warned.contains(&"ipam") && warned.contains(&"enable-health-checking"), "{warned:?}");
+    }
+}
+
+#[test]
+fn what_the_pod_network_lacks_is_refused_where_it_is_on_and_ignored_where_it_is_off() {
+    for (line, mend) in [
+        ("ipam: eni", "set ipam=delegated-plugin"),
+        ("tunnel-protocol: geneve", "use vxlan"),
+        ("tunnel: geneve", "use vxlan"),
+        ("cni-chaining-mode: aws-cni", "generic-veth"),
+        ("auto-direct-node-routes: true", "set routing-mode=native"),
+    ] {
+        let error = refused(line);
+        assert!(error.contains("1 problem") && error.contains(mend), "{line}: {error}");
+        start(&format!("{line}\nenable-pod-network: false")).unwrap();
+    }
+    let error = refused("enable-pod-network: true\nipam: delegated-plugin");
+    assert!(error.contains("enable-pod-network=false"), "{error}");
+    assert_eq!(start("ipam: delegated-plugin").unwrap().config.pod_network, None);
 }
 
 #[test]

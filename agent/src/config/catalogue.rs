@@ -16,6 +16,7 @@ use portway_runtime::config::{Class, Key, Kind, Off};
 
 const TABLES: &[&[Key]] = &[
     super::keys::KEYS,
+    super::keys::pods::KEYS,
     services::KEYS,
     services::DETAILS,
     services::RETIRED,

@@ -2,38 +2,10 @@
 
 use portway_runtime::config::{Origin, Reader};
 
-/// Modes of `ipam` in which a cloud routes the addresses of pods.
-const CLOUDS: [&str; 3] = ["alibabacloud", "azure", "eni"];
-
 pub(super) fn check(reader: &mut Reader<'_>) {
-    native_routing(reader);
     policy(reader);
     identities(reader);
     partial_replacement(reader);
-}
-
-/// Native routing must know what is inside, or it masquerades traffic between pods.
-fn native_routing(reader: &mut Reader<'_>) {
-    let native = reader.text("routing-mode") == "native" || reader.text("tunnel") == "disabled";
-    let mask_agent = reader.bool("enable-ip-masq-agent");
-    if !native || mask_agent || CLOUDS.contains(&reader.text("ipam").as_str()) {
-        return;
-    }
-    let older = reader.text("native-routing-cidr");
-    for (family, masquerade, cidr) in [
-        ("enable-ipv4", "enable-ipv4-masquerade", "ipv4-native-routing-cidr"),
-        ("enable-ipv6", "enable-ipv6-masquerade", "ipv6-native-routing-cidr"),
-    ] {
-        let on = |reader: &mut Reader<'_>, name| super::parse::is_on(&reader.text(name));
-        let known = !reader.text(cidr).is_empty() || (family == "enable-ipv4" && !older.is_empty());
-        if on(reader, family) && on(reader, masquerade) && !known {
-            reader.refuse(
-                &["routing-mode", masquerade, cidr],
-                "native routing with masquerade only where the prefix of the pods is known",
-                format!("set {cidr} to that prefix, or {masquerade}=false"),
-            );
-        }
-    }
 }
 
 /// Without enforcement a default of denying everything would silently be one of allowing everything.

@@ -1,3 +1,5 @@
+pub(super) mod pods;
+
 use portway_runtime::config::{Class, Key, Kind, Off};
 
 const NODE: &str = "Where the agent runs";
@@ -31,9 +33,10 @@ const fn also(aliases: &'static [&'static str], key: Key) -> Key {
     Key { aliases, ..key }
 }
 
-/// Every key that the agent honours, in the order of the help.
+/// Keys that the agent honours, in the order of the help.
 ///
-/// Names, meanings and defaults are Cilium's where Cilium has the key. Keys of other classes are in `catalogue`.
+/// Names, meanings and defaults are Cilium's where Cilium has the key. Those of the pod network are in `pods`, keys of
+/// other classes in `catalogue`.
 pub(super) const KEYS: &[Key] = &[
     // Where the agent runs.
     key(

@@ -26,6 +26,16 @@ pub struct Cidr {
 }
 
 impl Cidr {
+    /// As it was written, with the bits past the prefix.
+    pub const fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// Of the prefix, out of 32 or 128.
+    pub const fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether the prefix covers an address of its family.
     pub fn contains(&self, addr: IpAddr) -> bool {
         match (self.addr, addr) {
@@ -72,7 +82,7 @@ pub(super) fn cidrs(value: &str) -> Result<Vec<Cidr>, Invalid> {
     value.split([',', ' ']).map(str::trim).filter(|text| !text.is_empty()).map(cidr).collect()
 }
 
-fn cidr(text: &str) -> Result<Cidr, Invalid> {
+pub(super) fn cidr(text: &str) -> Result<Cidr, Invalid> {
     let bad = || mend(&format!("{text:?} is no prefix: write e.g. 192.168.0.0/16"));
     let (addr, bits) = match text.split_once('/') {
         Some((addr, bits)) => (addr, Some(bits)),

@@ -1,3 +1,4 @@
+use portway_datapath::layout::PodSizes;
 use portway_runtime::config::Class;
 
 use super::*;
@@ -229,8 +230,48 @@ fn values_are_parsed_as_cilium_writes_them() {
 }
 
 #[test]
+fn the_pod_network_is_read_as_cilium_writes_it() {
+    assert_eq!(with(&[]).unwrap().pod_network, None);
+    let network = with(&["--enable-pod-network=true"]).unwrap().pod_network.unwrap();
+    assert_eq!(network.sizes, PodSizes::DEFAULT);
+    assert_eq!(network.timeouts.tcp.as_secs(), 8_000);
+    assert!(network.devices.is_auto() && network.masquerade_v4 && network.verify_source);
+    assert_eq!(network.node_health, Some(NodeHealth { port: 4240, endpoint: true }));
+    let network = with(&[
+        "--enable-pod-network=true",
+        "--ipam=kubernetes",
+        "--tunnel=disabled",
+        "--auto-direct-node-routes",
+        "--native-routing-cidr=10.0.0.0/8",
+        "--ipv6-native-routing-cidr=fd00::/48",
+        "--devices=eth+ bond0,!eth9",
+        "--mtu=9000",
+        "--bpf-ct-global-tcp-max=100000",
+        "--bpf-ct-timeout-service-any=30s",
+        "--enable-health-checking=false",
+        "--write-cni-conf-when-ready=/c/05.conflist",
+    ])
+    .unwrap()
+    .pod_network
+    .unwrap();
+    assert_eq!((network.ipam, network.mtu), (Ipam::Kubernetes, Some(9000)));
+    assert_eq!(network.routing, Routing::Native { direct_node_routes: true });
+    assert_eq!(network.native_cidrs.len(), 2);
+    let devices = ["eth0", "eth9", "bond0", "bond1"].map(|name| network.devices.covers(name));
+    assert_eq!(devices, [true, false, true, false]);
+    assert_eq!((network.sizes.conntrack, network.node_health), (362_144, None));
+    assert_eq!(network.timeouts.service_any.as_secs(), 30);
+    assert_eq!(network.cni_conf, Some("/c/05.conflist".into()));
+}
+
+#[test]
 fn bad_values_are_named_with_what_is_allowed() {
     for (argument, allowed) in [
+        ("--mtu=1000", "1280"),
+        ("--ipv4-native-routing-cidr=fd00::/48", "of that family"),
+        ("--devices=a/b", "no name of an interface"),
+        ("--bpf-ct-timeout-regular-any=0s", "at least 1s"),
+        ("--ipv4-service-loopback-address=::1", "169.254.42.1"),
         ("--node-port-range=32767,30000", "put the smaller port first"),
         ("--node-port-range=0,10", "two ports"),
         ("--nodeport-addresses=10.0.0.0/33", "is no prefix"),

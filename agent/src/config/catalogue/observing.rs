@@ -11,11 +11,6 @@ pub(super) const KEYS: &[Key] = &[
         "true",
         "there is no monitor socket: the programs tell nothing of single packets",
     ),
-    lacks_switch(
-        "enable-health-checking",
-        "true",
-        "nodes do not probe each other; `portway status` and /metrics show this node",
-    ),
     lacks(
         "clean-cilium-state",
         Kind::Bool,
@@ -35,8 +30,6 @@ pub(super) const KEYS: &[Key] = &[
 pub(super) const DETAILS: &[Key] = &details(
     "detail of watching flows or nodes, which is not offered",
     [
-        ("enable-endpoint-health-checking", "true"),
-        ("cluster-health-port", "4240"),
         ("health-check-icmp-failure-threshold", "3"),
         ("connectivity-probe-frequency-ratio", "0.5"),
         ("metrics", ""),

@@ -1,18 +1,10 @@
-//! Addresses of pods, their interfaces, and the network between nodes: a CNI's work, which Portway does not do yet.
+//! Addresses of pods, their interfaces, and the network between nodes, as far as Portway does not offer it.
 
 use portway_runtime::config::{Key, Kind, Off};
 
 use super::{dangerous_switch, details, lacks, lacks_switch};
 
 pub(super) const KEYS: &[Key] = &[
-    lacks(
-        "ipam",
-        Kind::Text("a mode"),
-        "cluster-pool",
-        Off::At(&["delegated-plugin"]),
-        "pods are not given addresses or interfaces, and there are no routes or tunnels between nodes yet: run another \
-         CNI; delegated-plugin says that you do",
-    ),
     lacks(
         "agent-not-ready-taint-key",
         Kind::Text("the key of a taint"),
@@ -21,16 +13,11 @@ pub(super) const KEYS: &[Key] = &[
         "the taint is not taken off nodes yet: do not give it to new ones",
     ),
     lacks_switch("annotate-k8s-node", "false", "the Node object gets no annotations"),
-    lacks_switch(
-        "enable-source-ip-verification",
-        "true",
-        "whether a pod sends with an address of its own is not checked; the CNI may do that",
-    ),
     lacks_switch("enable-bandwidth-manager", "false", "kubernetes.io/egress-bandwidth has no effect"),
     lacks_switch(
         "enable-ip-masq-agent",
         "false",
-        "what leaves the cluster is not masqueraded: the CNI does that",
+        "the list of ip-masq-agent is not read: what is inside is said by ipv4-native-routing-cidr",
     ),
     lacks_switch("enable-network-driver", "false", "there is no driver for Dynamic Resource Allocation"),
     lacks_switch(
@@ -52,26 +39,14 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 pub(super) const DETAILS: &[Key] = &details(
-    "detail of a pod network, which is not offered yet",
+    "detail of a pod network that Portway decides for itself, or does not offer",
     [
-        ("tunnel", "vxlan"),
-        ("routing-mode", "tunnel"),
-        ("tunnel-protocol", "vxlan"),
-        ("tunnel-port", "8472"),
         ("tunnel-source-port-range", "0-0"),
         ("underlay-protocol", "auto"),
-        ("mtu", "0"),
         ("route-metric", "0"),
         ("datapath-mode", "veth"),
         ("datapath-plugins-state-dir", ""),
-        ("auto-direct-node-routes", "false"),
         ("single-cluster-route", "false"),
-        ("native-routing-cidr", ""),
-        ("ipv4-native-routing-cidr", ""),
-        ("ipv6-native-routing-cidr", ""),
-        ("masquerade", "true"),
-        ("enable-ipv4-masquerade", "true"),
-        ("enable-ipv6-masquerade", "true"),
         ("enable-bpf-masquerade", "false"),
         ("enable-masquerade-to-route-source", "false"),
         ("egress-masquerade-interfaces", ""),
@@ -103,14 +78,12 @@ pub(super) const DETAILS: &[Key] = &details(
         ("container-ip-local-reserved-ports", "auto"),
         ("ip-allocation-timeout", "2m"),
         ("auto-create-cilium-node-resource", "true"),
-        ("cni-chaining-mode", "none"),
         ("cni-chaining-target", ""),
         ("cni-exclusive", "false"),
         ("cni-external-routing", "false"),
         ("cni-log-file", ""),
         ("custom-cni-conf", "false"),
         ("read-cni-conf", ""),
-        ("write-cni-conf-when-ready", ""),
         ("enable-route-mtu-for-cni-chaining", "false"),
         ("install-uplink-routes-for-delegated-ipam", "false"),
         ("endpoint-interface-name-prefix", "lxc+"),
