@@ -44,8 +44,16 @@ pub(super) const CRATES: &[CrateRule] = &[
         never: &["aya", "serde", "tokio"],
     },
     CrateRule {
+        package: "portway-cni",
+        may_use: &[],
+        // Run once for each pod, so small and without threads.
+        foreign: Some(&["nix", "serde", "serde_json", "thiserror"]),
+        never_directly: &[],
+        never: &["aya", "clap", "tokio"],
+    },
+    CrateRule {
         package: "portway-agent",
-        may_use: &["portway-datapath", "portway-model", "portway-runtime"],
+        may_use: &["portway-cni", "portway-datapath", "portway-model", "portway-runtime"],
         foreign: None,
         // The API server is spoken to by the runtime, and its objects are decoded by the model alone. k8s-openapi is
         // in the tree because kube cannot be built without it.
