@@ -16,5 +16,6 @@
 
 pub mod k8s;
 pub mod loadbalancer;
+pub mod node;
 pub mod plan;
 pub mod tables;
