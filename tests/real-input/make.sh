@@ -7,7 +7,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${PORTWAY_CACHE:-$here/../../.cache}/bin
 if [ "${1:-}" != inside ]; then
-  "$here/../cluster/build.sh"
+  "$here/../cluster/build.sh" control-plane
   exec unshare --net -- "$0" inside
 fi
 ip link set lo up

@@ -2,7 +2,7 @@
 //!
 //! What is there already is left alone, so that `setup` costs a fraction of a second when nothing is missing.
 
-mod control_plane;
+mod cluster;
 mod go;
 mod kernel;
 mod packages;
@@ -11,6 +11,7 @@ mod tools;
 use clap::ValueEnum;
 
 use crate::command::say;
+use cluster::Build;
 
 /// What somebody wants to do; each needs less than everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,6 +51,8 @@ enum Need {
     OldKernel,
     /// etcd, kube-apiserver and their friends.
     ControlPlane,
+    /// kubelet, containerd and what a lab's pods are made of.
+    Nodes,
     /// The Go that builds them, where they are not built.
     Go,
 }
@@ -66,6 +69,7 @@ impl Scope {
                 Need::RuleSets,
                 Need::OldKernel,
                 Need::ControlPlane,
+                Need::Nodes,
             ],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
@@ -86,6 +90,7 @@ impl Scope {
                 Need::RuleSets,
                 Need::OldKernel,
                 Need::ControlPlane,
+                Need::Nodes,
             ],
             Self::Bench => {
                 &[Need::EbpfToolchain, Need::Namespaces, Need::HttpClient, Need::RuleSets, Need::ControlPlane]
@@ -98,15 +103,15 @@ impl Scope {
 /// Makes sure that everything of `scope` is there.
 pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     let mut needs = scope.needs().to_vec();
-    let control_plane = needs.contains(&Need::ControlPlane) && !control_plane::is_there();
-    let go = control_plane && go::find().is_none();
+    let builds: Vec<&Build> = cluster::missing(&needs);
+    let go = !builds.is_empty() && go::find().is_none();
     if go {
         needs.push(Need::Go);
     }
     let packages = packages::missing(&needs);
     let tools = tools::missing(&needs)?;
     let kernel = needs.contains(&Need::OldKernel) && !kernel::is_there();
-    if packages.is_empty() && tools.is_empty() && !kernel && !control_plane {
+    if packages.is_empty() && tools.is_empty() && !kernel && builds.is_empty() {
         say(format!("setup: everything for `{}` is there", scope_name(scope)));
         return Ok(());
     }
@@ -123,10 +128,8 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     if go {
         say("  Go's toolchain as a Go module, 250 MB: builds the tests' control plane");
     }
-    if control_plane {
-        say(
-            "  etcd, kube-apiserver, kube-controller-manager: built by Go once, 5 to 20 minutes, into the cache folder",
-        );
+    for build in &builds {
+        say(format!("  {}: built by Go once, {}, into the cache folder", build.what, build.takes));
     }
     packages::install(&packages)?;
     if kernel {
@@ -135,8 +138,8 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
     for tool in tools {
         tools::install(tool)?;
     }
-    if control_plane {
-        control_plane::build(&go::find_or_install()?)?;
+    if !builds.is_empty() {
+        cluster::build(&builds, &go::find_or_install()?)?;
     }
     Ok(())
 }

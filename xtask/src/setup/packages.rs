@@ -78,6 +78,19 @@ const PACKAGES: &[Package] = &[
         command: None,
     },
     Package {
+        name: "containerd",
+        why: "runs the pods of a test's real nodes",
+        for_need: Need::Nodes,
+        command: Some("containerd"),
+    },
+    Package { name: "runc", why: "makes their containers", for_need: Need::Nodes, command: Some("runc") },
+    Package {
+        name: "containernetworking-plugins",
+        why: "`loopback`: containerd wants it for every pod, whatever plugin makes the other link",
+        for_need: Need::Nodes,
+        command: None,
+    },
+    Package {
         name: "golang-go",
         why: "downloads the newer Go that builds the tests' control plane",
         for_need: Need::Go,

@@ -1,0 +1,3 @@
+module portway.test/images
+
+go 1.26.0
