@@ -1,0 +1,331 @@
+//! The maps of the pod network, and the [`PacketTables`] of the decisions on them.
+//!
+//! Nothing outside this module touches these maps. Sizes are the defaults; the loader overrides them.
+
+use core::ptr::{self, NonNull};
+
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::lpm_trie::Key;
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use portway_datapath::layout::PodSizes;
+use portway_datapath::{
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, DeviceValue, Direction,
+    EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue, FragmentKey,
+    FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetworkWord, NodeConfig,
+    NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue, RunOffset, ServiceIndex,
+    ServiceWord, Tables, Traffic,
+};
+
+use crate::service_maps::KernelTables;
+
+const SIZES: PodSizes = PodSizes::DEFAULT;
+
+#[map(name = "pw_endpoints")]
+static ENDPOINTS: HashMap<Addr, EndpointValue> =
+    HashMap::with_max_entries(SIZES.endpoints, BPF_F_NO_PREALLOC);
+
+#[map(name = "pw_ipcache")]
+static IPCACHE: LpmTrie<Addr, IpcacheValue> = LpmTrie::with_max_entries(SIZES.ipcache, BPF_F_NO_PREALLOC);
+
+#[map(name = "pw_conntrack")]
+static CONNTRACK: HashMap<FlowKey, FlowValue> = HashMap::with_max_entries(SIZES.conntrack, BPF_F_NO_PREALLOC);
+
+#[map(name = "pw_ct_new")]
+static CONNTRACK_NEW: LruHashMap<FlowKey, FlowValue> = LruHashMap::with_max_entries(SIZES.conntrack_new, 0);
+
+#[map(name = "pw_fragments")]
+static FRAGMENTS: LruHashMap<FragmentKey, FragmentValue> = LruHashMap::with_max_entries(SIZES.fragments, 0);
+
+#[map(name = "pw_network")]
+static NETWORK: Array<NodeNetwork> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+#[map(name = "pw_devices")]
+static DEVICES: HashMap<u32, DeviceValue> = HashMap::with_max_entries(SIZES.devices, BPF_F_NO_PREALLOC);
+
+#[map(name = "pw_traffic")]
+static TRAFFIC: PerCpuArray<Traffic> = PerCpuArray::with_max_entries(Reason::ALL.len() as u32 * 2, 0);
+
+/// Bits of an address, as prefixes of `pw_ipcache` count them.
+const ADDR_BITS: u32 = 128;
+
+/// The maps as the decisions see them.
+pub(crate) struct PodTables;
+
+/// An entry of a flow and the map that it is in.
+#[derive(Clone, Copy)]
+pub(crate) struct FlowEntry {
+    at: NonNull<FlowValue>,
+    map: FlowMap,
+}
+
+impl PacketTables for PodTables {
+    type Flow = FlowEntry;
+
+    #[inline(always)]
+    fn network(&self, word: NetworkWord) -> u64 {
+        let Some(network) = NETWORK.get_ptr(0) else { return 0 };
+        // SAFETY: the array has an element 0; user space writes its words with single stores.
+        unsafe {
+            ptr::read_volatile(match word {
+                NetworkWord::Switches => &raw const (*network).switches,
+                NetworkWord::Tunnel => &raw const (*network).tunnel,
+                NetworkWord::NatPorts => &raw const (*network).nat_ports,
+                NetworkWord::TcpTimeouts => &raw const (*network).tcp_timeouts,
+                NetworkWord::OtherTimeouts => &raw const (*network).other_timeouts,
+                NetworkWord::ServiceTimeouts => &raw const (*network).service_timeouts,
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn hairpin(&self, family: Family) -> Addr {
+        match (NETWORK.get(0), family) {
+            (Some(network), Family::V4) => network.hairpin_v4,
+            (Some(network), Family::V6) => network.hairpin_v6,
+            (None, _) => Addr::ANY_V6,
+        }
+    }
+
+    #[inline(always)]
+    fn endpoint(&self, addr: &Addr) -> Option<EndpointValue> {
+        // SAFETY: a value of integers; an element that is reused meanwhile is another pod's of this node, which takes no
+        // packet for an address that it has not.
+        unsafe { ENDPOINTS.get(addr) }.copied()
+    }
+
+    #[inline(always)]
+    fn ipcache(&self, addr: &Addr) -> Option<IpcacheValue> {
+        IPCACHE.get(Key::new(ADDR_BITS, *addr)).copied()
+    }
+
+    #[inline(always)]
+    fn device(&self, ifindex: u32) -> Option<DeviceValue> {
+        // SAFETY: a value of integers that does not change while it is in the map.
+        unsafe { DEVICES.get(ifindex) }.copied()
+    }
+
+    #[inline(always)]
+    fn fragment(&self, key: &FragmentKey) -> Option<FragmentValue> {
+        // SAFETY: a value of the map, one word, 8-byte aligned.
+        FRAGMENTS.get_ptr(key).map(|value| unsafe { ptr::read_volatile(value) })
+    }
+
+    #[inline(always)]
+    fn set_fragment(&self, key: &FragmentKey, value: FragmentValue) {
+        match FRAGMENTS.get_ptr_mut(key) {
+            // SAFETY: as in `fragment`; one store.
+            Some(old) => unsafe { ptr::write_volatile(old, value) },
+            None => {
+                if FRAGMENTS.insert(key, value, u64::from(BPF_NOEXIST)).is_err() {
+                    self.count_packet(Reason::MapFull, Direction::Egress, 0);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn flow(&self, key: &FlowKey) -> Option<FlowEntry> {
+        let tag = key.tag();
+        let established = || entry(CONNTRACK.get_ptr_mut(key), FlowMap::Established, tag);
+        // A third time, because the entry may have moved between the first two.
+        established()
+            .or_else(|| entry(CONNTRACK_NEW.get_ptr_mut(key), FlowMap::New, tag))
+            .or_else(established)
+    }
+
+    #[inline(always)]
+    fn flow_map(&self, flow: FlowEntry) -> FlowMap {
+        flow.map
+    }
+
+    #[inline(always)]
+    fn read_flow(&self, flow: FlowEntry) -> FlowValue {
+        // SAFETY: a value of the map, integers only.
+        unsafe { *flow.at.as_ptr() }
+    }
+
+    #[inline(always)]
+    fn count_flow(&self, flow: FlowEntry, direction: Direction, bytes: u32) {
+        let at = flow.at.as_ptr();
+        // SAFETY: a value of the map. Two CPUs that count at once can lose a count.
+        unsafe {
+            match direction {
+                Direction::Egress => {
+                    (*at).packets_out += 1;
+                    (*at).bytes_out += u64::from(bytes);
+                }
+                Direction::Ingress => {
+                    (*at).packets_in += 1;
+                    (*at).bytes_in += u64::from(bytes);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn set_last_seen(&self, flow: FlowEntry, now: u64) {
+        // SAFETY: a value of the map, 8-byte aligned.
+        unsafe { ptr::write_volatile(&raw mut (*flow.at.as_ptr()).last_seen, now) }
+    }
+
+    #[inline(always)]
+    fn set_seen(&self, flow: FlowEntry, direction: Direction, seen: u8) {
+        let at = flow.at.as_ptr();
+        // SAFETY: a value of the map; one byte.
+        unsafe {
+            match direction {
+                Direction::Egress => ptr::write_volatile(&raw mut (*at).seen_out, seen),
+                Direction::Ingress => ptr::write_volatile(&raw mut (*at).seen_in, seen),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn set_flags(&self, flow: FlowEntry, flags: u32) {
+        // SAFETY: a value of the map, 4-byte aligned.
+        unsafe { ptr::write_volatile(&raw mut (*flow.at.as_ptr()).flags, flags) }
+    }
+
+    #[inline(always)]
+    fn set_other(&self, flow: FlowEntry, other: (Addr, Port), service: ServiceIndex, backend: BackendRef) {
+        let at = flow.at.as_ptr();
+        // SAFETY: a value of the map. That nobody reads meanwhile is the caller's.
+        unsafe {
+            (*at).other = other.0;
+            (*at).other_port = other.1;
+            (*at).service = service;
+            (*at).backend = backend.word();
+        }
+    }
+
+    #[inline(always)]
+    fn insert_flow(&self, key: &FlowKey, value: FlowValue) -> Option<FlowEntry> {
+        // Another CPU may have made the entry: then it stays, and this packet finds it.
+        let inserted = CONNTRACK_NEW.insert(key, value, u64::from(BPF_NOEXIST));
+        match CONNTRACK_NEW.get_ptr_mut(key).and_then(NonNull::new) {
+            Some(at) => Some(FlowEntry { at, map: FlowMap::New }),
+            None => {
+                if inserted.is_err() {
+                    self.count_packet(Reason::MapFull, Direction::Egress, 0);
+                }
+                None
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn establish_flow(&self, key: &FlowKey, flow: FlowEntry) -> FlowEntry {
+        // SAFETY: a value of the map; the kernel copies it.
+        let value = unsafe { flow.at.as_ref() };
+        if CONNTRACK.insert(key, value, u64::from(BPF_NOEXIST)).is_err() {
+            self.count_packet(Reason::MapFull, Direction::Egress, 0);
+            return flow;
+        }
+        match CONNTRACK.get_ptr_mut(key).and_then(NonNull::new) {
+            Some(at) => {
+                // Readers look into the other map first, so that none misses the flow. An entry that is gone already was
+                // the least recently used one.
+                let _ = CONNTRACK_NEW.remove(key);
+                FlowEntry { at, map: FlowMap::Established }
+            }
+            None => flow,
+        }
+    }
+
+    #[inline(always)]
+    fn count_packet(&self, reason: Reason, direction: Direction, bytes: u32) {
+        if let Some(traffic) = TRAFFIC.get_ptr_mut(reason as u32 * 2 + direction as u32) {
+            // SAFETY: this CPU's element. A program that is preempted by another one can lose a count.
+            unsafe {
+                (*traffic).packets += 1;
+                (*traffic).bytes += u64::from(bytes);
+            }
+        }
+    }
+}
+
+/// What a map says of a flow, if it is of that flow.
+#[inline(always)]
+fn entry(value: Option<*mut FlowValue>, map: FlowMap, tag: u32) -> Option<FlowEntry> {
+    let at = NonNull::new(value?)?;
+    // SAFETY: a value of the map; memory of maps stays readable while a program runs.
+    (unsafe { (*at.as_ptr()).tag } == tag).then_some(FlowEntry { at, map })
+}
+
+impl Tables for PodTables {
+    #[inline(always)]
+    fn config(&self) -> NodeConfig {
+        KernelTables.config()
+    }
+
+    #[inline(always)]
+    fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
+        KernelTables.frontend(key)
+    }
+
+    #[inline(always)]
+    fn local_address(&self, addr: &Addr) -> Option<LocalAddress> {
+        KernelTables.local_address(addr)
+    }
+
+    #[inline(always)]
+    fn service(&self, index: ServiceIndex) -> Option<ServiceWord> {
+        KernelTables.service(index)
+    }
+
+    #[inline(always)]
+    fn record(&self, at: RunOffset) -> Option<Record> {
+        KernelTables.record(at)
+    }
+
+    #[inline(always)]
+    fn backend(&self, index: BackendIndex) -> Option<BackendSlot> {
+        KernelTables.backend(index)
+    }
+
+    #[inline(always)]
+    fn affinity(&self, key: &AffinityKey) -> Option<AffinityValue> {
+        KernelTables.affinity(key)
+    }
+
+    #[inline(always)]
+    fn set_affinity(&self, key: &AffinityKey, value: AffinityValue) {
+        KernelTables.set_affinity(key, value);
+    }
+
+    #[inline(always)]
+    fn exchange(&self, key: &ExchangeKey) -> Option<ExchangeValue> {
+        KernelTables.exchange(key)
+    }
+
+    #[inline(always)]
+    fn set_exchange(&self, key: &ExchangeKey, value: ExchangeValue) {
+        KernelTables.set_exchange(key, value);
+    }
+
+    #[inline(always)]
+    fn reply(&self, key: &ReplyKey) -> Option<ReplyValue> {
+        KernelTables.reply(key)
+    }
+
+    #[inline(always)]
+    fn set_reply(&self, key: &ReplyKey, value: ReplyValue) {
+        KernelTables.set_reply(key, value);
+    }
+
+    #[inline(always)]
+    fn random(&self) -> u32 {
+        KernelTables.random()
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        KernelTables.now()
+    }
+
+    #[inline(always)]
+    fn count(&self, counter: Counter) {
+        KernelTables.count(counter);
+    }
+}

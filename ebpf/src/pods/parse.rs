@@ -1,0 +1,293 @@
+//! The headers of a packet.
+//!
+//! Read by `bpf_skb_load_bytes`, which serves linear and paged packets alike and leaves the verifier nothing to prove.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::programs::TcContext;
+use portway_datapath::packet::{IcmpClass, Piece, TcpFlags, Tuple, icmp_class, protocol};
+use portway_datapath::{Addr, Family, Port, Reason};
+
+/// Bytes of an Ethernet header.
+pub(crate) const ETHERNET: u32 = 14;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+
+/// Extension headers that are walked through. The kernel takes more, but nobody sends them.
+const MAX_EXTENSIONS: u32 = 6;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// An IP packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Packet {
+    pub(crate) tuple: Tuple,
+    pub(crate) family: Family,
+    pub(crate) piece: Piece,
+    /// Of ICMP; `Other` for everything else and for later pieces.
+    pub(crate) icmp: IcmpClass,
+    /// Of TCP; 0 for everything else.
+    pub(crate) tcp_flags: TcpFlags,
+    /// TTL or hop limit.
+    pub(crate) ttl: u8,
+    pub(crate) icmp_type: u8,
+    pub(crate) icmp_code: u8,
+    /// Offset of the IP header from the start of the packet.
+    pub(crate) l3: u32,
+    /// Offset of the transport header.
+    pub(crate) l4: u32,
+    /// Of the datagram that this is a piece of; as it stands in the header.
+    pub(crate) fragment_id: u32,
+    /// The bytes before the IP header: source MAC and EtherType.
+    pub(crate) source_mac: [u8; 6],
+}
+
+/// What arrives at a hook.
+pub(crate) enum Link {
+    Ipv4,
+    Ipv6,
+    Arp,
+    Other,
+}
+
+/// By the EtherType that the kernel knows the packet by. A VLAN tag that the device keeps beside the packet is another
+/// network's: such packets are `Other`.
+#[inline(always)]
+pub(crate) fn link(ctx: &TcContext) -> Link {
+    let skb: *mut __sk_buff = ctx.skb.skb;
+    // SAFETY: the kernel gives programs of these hooks a valid `__sk_buff`; both fields may be read.
+    let (ethertype, tagged) = unsafe {
+        (
+            u16::from_be(core::ptr::read_volatile(&raw const (*skb).protocol) as u16),
+            core::ptr::read_volatile(&raw const (*skb).vlan_present),
+        )
+    };
+    match ethertype {
+        _ if tagged != 0 => Link::Other,
+        ETHERTYPE_IPV4 => Link::Ipv4,
+        ETHERTYPE_IPV6 => Link::Ipv6,
+        ETHERTYPE_ARP => Link::Arp,
+        _ => Link::Other,
+    }
+}
+
+impl Packet {
+    /// Reads the headers behind an Ethernet header. `Malformed`: they are cut short or contradict themselves.
+    #[inline(always)]
+    pub(crate) fn parse(ctx: &TcContext, family: Family) -> Result<Self, Reason> {
+        match family {
+            Family::V4 => Self::parse_v4(ctx, ETHERNET),
+            Family::V6 => Self::parse_v6(ctx, ETHERNET),
+        }
+    }
+
+    /// Reads the headers of the packet that the ICMP error `self` quotes. Its checksum and length may be cut off.
+    #[inline(always)]
+    pub(crate) fn parse_quoted(&self, ctx: &TcContext) -> Result<Self, Reason> {
+        match self.family {
+            Family::V4 => Self::parse_v4(ctx, self.l4 + 8),
+            Family::V6 => Self::parse_v6(ctx, self.l4 + 8),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_v4(ctx: &TcContext, l3: u32) -> Result<Self, Reason> {
+        // From eight bytes before the header: the source MAC and the EtherType come along.
+        let [a, b, first, id_offset, ttl_protocol, source, destination]: [u32; 7] = load(ctx, l3 - 8)?;
+        let first = first.to_ne_bytes();
+        let header = u32::from(first[0] & 0x0f) * 4;
+        if first[0] >> 4 != 4 || header < 20 {
+            return Err(Reason::Malformed);
+        }
+        let id_offset = u32::from_be(id_offset);
+        let (offset, more) = (id_offset & 0x1fff, id_offset & 0x2000 != 0);
+        let [ttl, protocol, ..] = ttl_protocol.to_ne_bytes();
+        let mut packet = Self::new(
+            Family::V4,
+            Addr::from_v4_word(source),
+            Addr::from_v4_word(destination),
+            protocol,
+            ttl,
+            l3,
+            mac(a, b),
+        );
+        packet.l4 = l3 + header;
+        packet.fragment_id = id_offset >> 16;
+        packet.piece = piece(offset, more);
+        packet.read_transport(ctx)?;
+        Ok(packet)
+    }
+
+    #[inline(always)]
+    fn parse_v6(ctx: &TcContext, l3: u32) -> Result<Self, Reason> {
+        let words: [u32; 12] = load(ctx, l3 - 8)?;
+        let [a, b, first, length_next, ..] = words;
+        if first.to_ne_bytes()[0] >> 4 != 6 {
+            return Err(Reason::Malformed);
+        }
+        let [_, _, next, hop_limit] = length_next.to_ne_bytes();
+        let mut packet = Self::new(
+            Family::V6,
+            Addr::from_words([words[4], words[5], words[6], words[7]]),
+            Addr::from_words([words[8], words[9], words[10], words[11]]),
+            next,
+            hop_limit,
+            l3,
+            mac(a, b),
+        );
+        packet.l4 = l3 + 40;
+        // A mapped address on the wire would be taken for the IPv4 address; RFC 4942, section 2.2, wants it dropped.
+        if matches!(packet.tuple.source.family(), Family::V4)
+            || matches!(packet.tuple.destination.family(), Family::V4)
+        {
+            return Err(Reason::Malformed);
+        }
+        if is_extension(next) {
+            packet.walk_extensions(ctx)?;
+        }
+        packet.read_transport(ctx)?;
+        Ok(packet)
+    }
+
+    #[inline(always)]
+    fn new(
+        family: Family,
+        source: Addr,
+        destination: Addr,
+        protocol: u8,
+        ttl: u8,
+        l3: u32,
+        source_mac: [u8; 6],
+    ) -> Self {
+        let (source_port, destination_port) = (Port::new(0), Port::new(0));
+        Self {
+            tuple: Tuple { source, destination, source_port, destination_port, protocol },
+            family,
+            piece: Piece::Whole,
+            icmp: IcmpClass::Other,
+            tcp_flags: TcpFlags::new(0),
+            ttl,
+            icmp_type: 0,
+            icmp_code: 0,
+            l3,
+            l4: 0,
+            fragment_id: 0,
+            source_mac,
+        }
+    }
+
+    /// From the IPv6 header to the transport header. A header that cannot be looked behind (ESP, a routing header that is
+    /// not used up, which hides the destination) is where the walk ends: its number is the packet's protocol.
+    #[inline(never)]
+    fn walk_extensions(&mut self, ctx: &TcContext) -> Result<(), Reason> {
+        for _ in 0..MAX_EXTENSIONS {
+            let kind = self.tuple.protocol;
+            if !is_extension(kind) {
+                return Ok(());
+            }
+            let [first, second]: [u32; 2] = load(ctx, self.l4)?;
+            let [next, length, offset_high, offset_low] = first.to_ne_bytes();
+            match kind {
+                // A routing header's fourth byte is its segments left.
+                ROUTING if offset_low != 0 => return Ok(()),
+                FRAGMENT => {
+                    let offset = u32::from(u16::from_be_bytes([offset_high, offset_low]));
+                    self.piece = piece(offset >> 3, offset & 1 != 0);
+                    self.fragment_id = second;
+                    self.l4 += 8;
+                    self.tuple.protocol = next;
+                    if matches!(self.piece, Piece::Later) {
+                        return Ok(());
+                    }
+                }
+                AUTHENTICATION => {
+                    self.l4 += (u32::from(length) + 2) * 4;
+                    self.tuple.protocol = next;
+                }
+                _ => {
+                    self.l4 += (u32::from(length) + 1) * 8;
+                    self.tuple.protocol = next;
+                }
+            }
+        }
+        if is_extension(self.tuple.protocol) { Err(Reason::Malformed) } else { Ok(()) }
+    }
+
+    /// Ports, identifiers and flags; nothing of a later piece.
+    #[inline(always)]
+    fn read_transport(&mut self, ctx: &TcContext) -> Result<(), Reason> {
+        if matches!(self.piece, Piece::Later) {
+            return Ok(());
+        }
+        match self.tuple.protocol {
+            protocol::TCP => {
+                let [ports, _, _, flags]: [u32; 4] = match load(ctx, self.l4) {
+                    Ok(words) => words,
+                    // An ICMP error may quote eight bytes alone.
+                    Err(_) => {
+                        let [ports, sequence]: [u32; 2] = load(ctx, self.l4)?;
+                        [ports, sequence, 0, 0]
+                    }
+                };
+                self.set_ports(ports);
+                self.tcp_flags = TcpFlags::new(flags.to_ne_bytes()[1]);
+            }
+            protocol::UDP | protocol::UDP_LITE | protocol::SCTP => {
+                let [ports, _]: [u32; 2] = load(ctx, self.l4)?;
+                self.set_ports(ports);
+            }
+            protocol::ICMP | protocol::ICMPV6 => {
+                let [first, second]: [u32; 2] = load(ctx, self.l4)?;
+                let [icmp_type, icmp_code, ..] = first.to_ne_bytes();
+                self.icmp_type = icmp_type;
+                self.icmp_code = icmp_code;
+                self.icmp = icmp_class(self.tuple.protocol, icmp_type);
+                if matches!(self.icmp, IcmpClass::Echo) {
+                    let identifier = Port::from_network(second);
+                    self.tuple.source_port = identifier;
+                    self.tuple.destination_port = identifier;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_ports(&mut self, word: u32) {
+        let [a, b, c, d] = word.to_ne_bytes();
+        self.tuple.source_port = Port::new(u16::from_be_bytes([a, b]));
+        self.tuple.destination_port = Port::new(u16::from_be_bytes([c, d]));
+    }
+}
+
+#[inline(always)]
+const fn is_extension(next_header: u8) -> bool {
+    matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS)
+}
+
+#[inline(always)]
+const fn piece(offset: u32, more: bool) -> Piece {
+    match (offset, more) {
+        (0, false) => Piece::Whole,
+        (0, true) => Piece::First,
+        _ => Piece::Later,
+    }
+}
+
+#[inline(always)]
+const fn mac(a: u32, b: u32) -> [u8; 6] {
+    let (a, b) = (a.to_ne_bytes(), b.to_ne_bytes());
+    [a[0], a[1], a[2], a[3], b[0], b[1]]
+}
+
+/// Bytes at `offset`; `Malformed` where the packet ends before them.
+#[inline(always)]
+pub(crate) fn load<T>(ctx: &TcContext, offset: u32) -> Result<T, Reason> {
+    ctx.load(offset as usize).map_err(|_| Reason::Malformed)
+}
