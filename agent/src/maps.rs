@@ -10,6 +10,7 @@
 //! check    does what the maps hold make sense
 //! earlier  what the programs of an earlier agent have learned → the maps of this one
 //! numbering   services and backends by their numbers, and in those of another set
+//! pods     the maps of the pod network, of an object of their own
 //! intact   are the pins where the next agent looks
 //! sockets  what programs remember of sockets, and where it leads now
 //! grace    when may memory be reused that programs could still look at
@@ -32,6 +33,7 @@ mod mapped;
 mod node;
 mod numbering;
 mod open;
+mod pods;
 mod reader;
 mod set;
 mod sockets;
@@ -46,9 +48,13 @@ pub use earlier::Adopted;
 pub use error::MapError;
 pub use grace::{Grace, GracePeriods, RETRY, RcuWaiter};
 pub use intact::PinFault;
-pub use layout::{LayoutDifference, LayoutField, MapId, MapKind, MapLayout};
+pub use layout::{AnyMap, LayoutDifference, LayoutField, MapId, MapKind, MapLayout};
 pub use node::AddressChanges;
 pub use open::{Opening, Origin, Published, Reason};
+pub use pods::{
+    EarlierFlows, EntryChanges, FlowTable, NatTable, PodAdopted, PodMapFacts, PodMapId, PodOpening,
+    PodPinFault, PodReader, PodTables, pod_pin_path,
+};
 pub use reader::{MapFacts, MapReader};
 pub use set::{pin_dir, pin_path};
 pub use sockets::SocketTable;

@@ -263,7 +263,7 @@ impl TableWriter for Failing {
     fn write(&mut self, op: &TableOp) -> Result<(), MapError> {
         match &mut self.good {
             Some(0) => Err(MapError::Element {
-                map: MapId::Frontends,
+                map: MapId::Frontends.into(),
                 action: "insert",
                 key: format!("{op:?}"),
                 source: io::Error::from_raw_os_error(self.errno as i32),

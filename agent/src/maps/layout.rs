@@ -9,12 +9,13 @@ use portway_datapath::{
     ServiceWord, SocketTranslation, SourceRange,
 };
 
+use super::pods::PodMapId;
 use super::sys::MapInfo;
 
 /// `BPF_F_NO_PREALLOC` of include/uapi/linux/bpf.h: memory follows what is in the map.
-const NO_PREALLOC: u32 = 1;
+pub(super) const NO_PREALLOC: u32 = 1;
 /// `BPF_F_MMAPABLE`: user space writes through mapped memory.
-const MMAPABLE: u32 = 1 << 10;
+pub(super) const MMAPABLE: u32 = 1 << 10;
 
 /// A map by what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +36,13 @@ pub enum MapId {
     Sock,
 }
 
+/// A map of the services or of the pod network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AnyMap {
+    Service(MapId),
+    Pod(PodMapId),
+}
+
 /// `enum bpf_map_type` as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -49,7 +57,7 @@ pub enum MapKind {
 /// Type, sizes and flags of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapLayout {
-    pub id: MapId,
+    pub id: AnyMap,
     pub kind: MapKind,
     /// Bytes.
     pub key_size: u32,
@@ -63,7 +71,7 @@ pub struct MapLayout {
 /// What differs between a pinned map and the one that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutDifference {
-    pub map: MapId,
+    pub map: AnyMap,
     pub field: LayoutField,
     /// 0 for the type of something that is not a map.
     pub found: u32,
@@ -236,7 +244,39 @@ impl MapId {
                 (MapKind::Hash, size_of::<u64>(), size_of::<SocketTranslation>(), sizes.sockets, NO_PREALLOC)
             }
         };
-        MapLayout { id: self, kind, key_size: key as u32, value_size: value as u32, entries, flags }
+        let id = AnyMap::Service(self);
+        MapLayout { id, kind, key_size: key as u32, value_size: value as u32, entries, flags }
+    }
+}
+
+impl AnyMap {
+    /// As [`MapId::size_key`].
+    pub const fn size_key(self) -> Option<&'static str> {
+        match self {
+            Self::Service(map) => map.size_key(),
+            Self::Pod(map) => map.size_key(),
+        }
+    }
+}
+
+impl From<MapId> for AnyMap {
+    fn from(map: MapId) -> Self {
+        Self::Service(map)
+    }
+}
+
+impl From<PodMapId> for AnyMap {
+    fn from(map: PodMapId) -> Self {
+        Self::Pod(map)
+    }
+}
+
+impl fmt::Display for AnyMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(map) => map.fmt(f),
+            Self::Pod(map) => map.fmt(f),
+        }
     }
 }
 

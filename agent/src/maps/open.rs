@@ -183,7 +183,7 @@ fn look(dir: &Path, map: MapId, sizes: &Sizes) -> Result<Pinned, MapError> {
         // Something else is pinned here: a program, a link.
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             let (field, wanted) = (LayoutField::Kind, wanted.kind as u32);
-            Ok(Pinned::Differs(LayoutDifference { map, field, found: 0, wanted }, None))
+            Ok(Pinned::Differs(LayoutDifference { map: map.into(), field, found: 0, wanted }, None))
         }
         Err(source) => Err(MapError::Pin { action: "open", path, source }),
     }
@@ -209,7 +209,7 @@ fn judge(pinned: &BTreeMap<MapId, Pinned>) -> Published {
 fn create(map: MapId, sizes: &Sizes) -> Result<RawMap, MapError> {
     let layout = map.layout(sizes);
     RawMap::create(map.name(), layout.info(), None).map_err(|source| MapError::Create {
-        map,
+        map: map.into(),
         entries: layout.entries,
         source,
     })

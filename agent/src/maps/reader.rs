@@ -413,7 +413,7 @@ pub(super) fn halves(word: u64) -> [u32; 2] {
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
-fn kernel_bytes(map: &RawMap) -> Option<u64> {
+pub(super) fn kernel_bytes(map: &RawMap) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.fd().as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
 }

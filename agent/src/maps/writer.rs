@@ -11,7 +11,7 @@ use super::KernelTables;
 use super::array::{Array, words};
 use super::check::frontend;
 use super::error::MapError;
-use super::layout::MapId;
+use super::layout::{AnyMap, MapId};
 use super::reader::source_range_key;
 use super::sys::{Expect, RawMap, bytes_of, run_program};
 
@@ -125,7 +125,7 @@ impl KernelTables {
                 if self.reader.frontend(key)? == Some(value) {
                     Ok(())
                 } else {
-                    Err(MapError::Exists { map: MapId::Frontends, key: frontend(key) })
+                    Err(MapError::Exists { map: MapId::Frontends.into(), key: frontend(key) })
                 }
             }
             Err(e) => Err(MapError::insert(MapId::Frontends, map, frontend(key), e)),
@@ -164,6 +164,7 @@ impl KernelTables {
                 (MapId::LocalAddresses, &self.maps().local_addresses, self.fresh_local_addresses)
             }
         };
+        let id = AnyMap::from(id);
         let failed = |source| MapError::Element { map: id, action: "store", key: text(), source };
         let Some(program) = &self.store_program else {
             if !fresh {
@@ -216,11 +217,16 @@ pub(super) fn insert(map: &RawMap, key: &[u8], value: &[u8], expect: Expect) -> 
     result
 }
 
-pub(super) fn delete(map: &RawMap, id: MapId, key: &[u8], text: impl Fn() -> String) -> Result<(), MapError> {
+pub(super) fn delete(
+    map: &RawMap,
+    id: impl Into<AnyMap>,
+    key: &[u8],
+    text: impl Fn() -> String,
+) -> Result<(), MapError> {
     match map.delete(key) {
         // Not there: deleted already.
         Ok(_) => Ok(()),
-        Err(source) => Err(MapError::Element { map: id, action: "delete", key: text(), source }),
+        Err(source) => Err(MapError::Element { map: id.into(), action: "delete", key: text(), source }),
     }
 }
 
@@ -234,7 +240,7 @@ fn in_range(map: MapId, first: u32, count: usize, entries: u32) -> Result<(), Ma
     if end <= u64::from(entries) {
         Ok(())
     } else {
-        Err(MapError::OutOfRange { map, element: end - 1, entries })
+        Err(MapError::OutOfRange { map: map.into(), element: end - 1, entries })
     }
 }
 

@@ -1,6 +1,6 @@
 use portway_agent::maps::{
-    Inconsistency, KernelTables, LayoutDifference, LayoutField, MapError, MapId, MapKind, MapLayout, Origin,
-    Published, Reason,
+    AnyMap, Inconsistency, KernelTables, LayoutDifference, LayoutField, MapError, MapId, MapKind, MapLayout,
+    Origin, Published, Reason,
 };
 use portway_datapath::layout::Sizes;
 use portway_datapath::{Addr, FrontendKind, FrontendValue, RunHeader, RunOffset, ServiceWord};
@@ -251,7 +251,7 @@ fn a_failed_creation_leaves_the_old_maps() {
         tables.dump().unwrap()
     };
     let error = KernelTables::open(fs.root(), &Sizes { backends: u32::MAX, ..SMALL }).unwrap_err();
-    assert!(matches!(error, MapError::Create { map: MapId::Backends, .. }), "{error}");
+    assert!(matches!(error, MapError::Create { map: AnyMap::Service(MapId::Backends), .. }), "{error}");
     assert!(error.to_string().contains("lower bpf-lb-service-backend-map-max"), "{error}");
     let (tables, opening) = fs.open();
     assert_eq!(opening.published, Published::Reused);

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use portway_agent::maps::{AddressChanges, KernelTables, MapError, MapId, Origin, Published};
+use portway_agent::maps::{AddressChanges, AnyMap, KernelTables, MapError, MapId, Origin, Published};
 use portway_datapath::layout::Sizes;
 use portway_datapath::{
     Addr, BackendIndex, LocalAddress, NodeConfig, RunOffset, ServiceName, ServiceWord, Settings,
@@ -115,7 +115,10 @@ fn a_frontend_that_a_program_may_read_changes_only_by_the_store_program() {
     write(&mut tables, &service(1, 1, 0..1));
     let store = |n, service| TableOp::StoreFrontend { key: key(n), value: value(n, service) };
     let error = tables.write(&store(1, 2)).unwrap_err();
-    assert!(matches!(error, MapError::NoStoreProgram { map: MapId::Frontends, .. }), "{error}");
+    assert!(
+        matches!(error, MapError::NoStoreProgram { map: AnyMap::Service(MapId::Frontends), .. }),
+        "{error}"
+    );
     tables.set_store_program(fs.programs().store_word()).unwrap();
     write(&mut tables, &[store(1, 2)]);
     assert_eq!(tables.dump().unwrap().frontends, [(key(1), value(1, 2))]);
@@ -159,7 +162,10 @@ fn a_full_map_names_the_key_that_makes_room() {
     }
     write(&mut tables, &[range(0)]);
     let error = tables.write(&range(99)).unwrap_err();
-    assert!(matches!(error, MapError::Full { map: MapId::SourceRanges, entries: 16 }), "{error}");
+    assert!(
+        matches!(error, MapError::Full { map: AnyMap::Service(MapId::SourceRanges), entries: 16 }),
+        "{error}"
+    );
     let error = tables
         .write(&TableOp::WriteRun { at: RunOffset::new(SMALL.runs - 2), records: run(0..1) })
         .unwrap_err();
@@ -193,7 +199,10 @@ fn local_addresses_follow_what_is_wanted() {
     let (mut tables, opening) = fs.open();
     assert_eq!(opening.others[&MapId::LocalAddresses], Origin::Reused);
     let error = tables.set_local_addresses(&wanted(&[(1, false), (3, true), (4, true)])).unwrap_err();
-    assert!(matches!(error, MapError::NoStoreProgram { map: MapId::LocalAddresses, .. }), "{error}");
+    assert!(
+        matches!(error, MapError::NoStoreProgram { map: AnyMap::Service(MapId::LocalAddresses), .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn reason(error: &MapError) -> String {
             .map_or_else(|| "other".to_owned(), |number| format!("{:?}", Errno::from_raw(number))),
         MapError::NotBpfFs { .. }
         | MapError::NoMaps { .. }
+        | MapError::NoPodMaps { .. }
         | MapError::Pin { .. }
         | MapError::Create { .. }
         | MapError::Layout(_)
@@ -130,7 +131,7 @@ mod tests {
     fn failed(number: i32) -> Failure<MapError> {
         let source = io::Error::from_raw_os_error(number);
         let error = MapError::Element {
-            map: MapId::Frontends,
+            map: MapId::Frontends.into(),
             action: "insert",
             key: "10.96.0.1:80/TCP".to_owned(),
             source,
