@@ -26,6 +26,7 @@ pub mod layout;
 pub mod maglev;
 mod metrics;
 mod name;
+pub mod nat;
 mod network;
 pub mod packet;
 mod packet_tables;

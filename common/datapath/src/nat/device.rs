@@ -1,0 +1,253 @@
+use crate::packet::{IcmpClass, TcpFlags, Tuple, icmp_class, protocol};
+use crate::{
+    Addr, DeviceValue, Family, FlowKey, FlowValue, IpcacheValue, NatKey, NodeNetwork, PacketTables, Port,
+    Reason,
+};
+
+use super::{NatFlow, NatPorts, NatTables, known, masquerade, nat_seen, related, unmasquerade};
+
+/// What masquerading asks of the other maps.
+pub trait NatFacts: NatTables {
+    /// Whether this is an address of a pod of this node.
+    fn is_pod(&self, addr: &Addr) -> bool;
+    /// Whether an address is inside the cluster's network, so that what goes there keeps its source.
+    fn is_inside(&self, addr: &Addr) -> bool;
+    /// Whether the peer of the pod began this flow.
+    fn began_outside(&self, key: &FlowKey) -> bool;
+}
+
+/// A packet on a device of the node.
+#[derive(Clone, Copy, Debug)]
+pub struct NatPacket {
+    pub tuple: Tuple,
+    pub flags: TcpFlags,
+    pub icmp_type: u8,
+    /// Of an ICMP error: the ends of the packet that it quotes, and the ICMP type of that one.
+    pub quoted: Option<(Tuple, u8)>,
+}
+
+/// What the node is while a packet passes.
+#[derive(Clone, Copy, Debug)]
+pub struct NatNode {
+    /// [`NodeNetwork::switches`].
+    pub switches: u64,
+    pub ports: NatPorts,
+}
+
+/// What becomes of a packet that leaves the node by a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    Unchanged,
+    /// Its source becomes this; of an echo the port is the identifier.
+    Source(Addr, Port),
+    /// An ICMP error: the destination of the packet that it quotes becomes `quoted`, its own source `source`.
+    Error {
+        source: Option<Addr>,
+        quoted: (Addr, Port),
+    },
+    Drop(Reason),
+}
+
+/// What becomes of a packet that comes to the node by a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arriving {
+    Unchanged,
+    /// Its destination becomes this; of an echo the port is the identifier.
+    Destination(Addr, Port),
+    /// An ICMP error: the source of the packet that it quotes becomes this, and its own destination that address.
+    Error {
+        quoted: (Addr, Port),
+    },
+}
+
+/// How a protocol can be masqueraded.
+enum Form {
+    Ports {
+        fixed: bool,
+    },
+    /// An echo with its identifier; `begins`: the request.
+    Echo {
+        begins: bool,
+    },
+    None,
+}
+
+#[inline(always)]
+fn form(protocol: u8, icmp_type: u8) -> Form {
+    match protocol {
+        protocol::TCP | protocol::UDP | protocol::UDP_LITE => Form::Ports { fixed: false },
+        // Its checksum is over the whole packet, but not over addresses.
+        protocol::SCTP => Form::Ports { fixed: true },
+        protocol::ICMP | protocol::ICMPV6 => match icmp_class(protocol, icmp_type) {
+            IcmpClass::Echo => Form::Echo { begins: icmp_type == 8 || icmp_type == 128 },
+            IcmpClass::Error | IcmpClass::Other => Form::None,
+        },
+        _ => Form::None,
+    }
+}
+
+/// `device` has the addresses of the device by which the packet leaves.
+#[inline(always)]
+pub fn leaving<T: NatFacts>(tables: &T, node: NatNode, device: &DeviceValue, packet: &NatPacket) -> Leaving {
+    let tuple = &packet.tuple;
+    let family = tuple.source.family();
+    if !masquerades(node.switches, family) {
+        return Leaving::Unchanged;
+    }
+    let address = match family {
+        Family::V4 => device.v4,
+        Family::V6 => device.v6,
+    };
+    if let Some((quoted, quoted_type)) = packet.quoted {
+        return error_leaving(tables, tuple, &quoted, quoted_type);
+    }
+    let is_pod = tuple.source != address && tables.is_pod(&tuple.source);
+    if !is_pod && tuple.source != address && !tables.is_own_address(&tuple.source) {
+        return Leaving::Unchanged;
+    }
+    if tables.is_inside(&tuple.destination) {
+        return Leaving::Unchanged;
+    }
+    let (peer_port, fixed, answers) = match form(tuple.protocol, packet.icmp_type) {
+        Form::Ports { fixed } => (
+            tuple.destination_port,
+            fixed,
+            packet.flags.has(TcpFlags::SYN) && packet.flags.has(TcpFlags::ACK),
+        ),
+        Form::Echo { begins } => (Port::new(0), false, !begins),
+        Form::None if is_pod => {
+            return if tables.began_outside(&tuple.flow_of_source(FlowKey::PLAIN)) {
+                Leaving::Unchanged
+            } else {
+                Leaving::Drop(Reason::NatUnsupported)
+            };
+        }
+        Form::None => return Leaving::Unchanged,
+    };
+    let flow = NatFlow {
+        local: (tuple.source, tuple.source_port),
+        peer: (tuple.destination, peer_port),
+        protocol: tuple.protocol,
+        seen: nat_seen(packet.flags),
+        fixed,
+    };
+    let source = if is_pod {
+        match known(tables, &flow, address) {
+            Some(source) => Ok(source),
+            None if answers || tables.began_outside(&tuple.flow_of_source(FlowKey::PLAIN)) => {
+                return Leaving::Unchanged;
+            }
+            None if address.is_unspecified() => Err(Reason::NoNatAddress),
+            None => super::choice::choose(tables, &flow, address, node.ports),
+        }
+    } else if answers || !(fixed || node.ports.contains(tuple.source_port)) {
+        // Nobody else is given this port.
+        return Leaving::Unchanged;
+    } else {
+        masquerade(tables, &flow, tuple.source, node.ports)
+    };
+    match source {
+        Ok(source) if source == flow.local => Leaving::Unchanged,
+        Ok((addr, port)) => Leaving::Source(addr, port),
+        Err(reason) => Leaving::Drop(reason),
+    }
+}
+
+/// An error about a packet that came for a pod: its peer knows the flow by the node's address.
+#[inline(always)]
+fn error_leaving<T: NatFacts>(tables: &T, outer: &Tuple, quoted: &Tuple, quoted_type: u8) -> Leaving {
+    let peer_port = match form(quoted.protocol, quoted_type) {
+        Form::Ports { .. } => quoted.source_port,
+        Form::Echo { begins: false } | Form::Echo { begins: true } | Form::None => Port::new(0),
+    };
+    let local = (quoted.destination, quoted.destination_port);
+    let key = NatKey::new(local, (quoted.source, peer_port), quoted.protocol, NatKey::OUT);
+    match related(tables, &key) {
+        Some(known) if known == local => Leaving::Unchanged,
+        Some(known) => {
+            let source = tables.is_pod(&outer.source).then_some(known.0);
+            Leaving::Error { source, quoted: known }
+        }
+        None if !tables.is_pod(&outer.source)
+            || tables.is_inside(&outer.destination)
+            || tables.began_outside(&quoted.flow_of_destination(FlowKey::PLAIN)) =>
+        {
+            Leaving::Unchanged
+        }
+        None => Leaving::Drop(Reason::NatUnsupported),
+    }
+}
+
+/// The packet's destination is no address of a pod.
+#[inline(always)]
+pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket) -> Arriving {
+    let tuple = &packet.tuple;
+    if !masquerades(node.switches, tuple.destination.family()) {
+        return Arriving::Unchanged;
+    }
+    if let Some((quoted, quoted_type)) = packet.quoted {
+        return error_arriving(tables, tuple, &quoted, quoted_type);
+    }
+    let peer_port = match form(tuple.protocol, packet.icmp_type) {
+        Form::Ports { fixed } if fixed || node.ports.contains(tuple.destination_port) => tuple.source_port,
+        Form::Echo { begins: false } => Port::new(0),
+        Form::Ports { .. } | Form::Echo { begins: true } | Form::None => return Arriving::Unchanged,
+    };
+    let flow = NatFlow {
+        local: (tuple.destination, tuple.destination_port),
+        peer: (tuple.source, peer_port),
+        protocol: tuple.protocol,
+        seen: nat_seen(packet.flags),
+        fixed: false,
+    };
+    match unmasquerade(tables, &flow) {
+        Some(local) if local != flow.local => Arriving::Destination(local.0, local.1),
+        Some(_) | None => Arriving::Unchanged,
+    }
+}
+
+/// An error about a packet that left with the node's address, from whoever could not carry it.
+#[inline(always)]
+fn error_arriving<T: NatTables>(tables: &T, outer: &Tuple, quoted: &Tuple, quoted_type: u8) -> Arriving {
+    let peer_port = match form(quoted.protocol, quoted_type) {
+        Form::Ports { .. } => quoted.destination_port,
+        Form::Echo { begins: true } => Port::new(0),
+        Form::Echo { begins: false } | Form::None => return Arriving::Unchanged,
+    };
+    let local = (quoted.source, quoted.source_port);
+    let key = NatKey::new(local, (quoted.destination, peer_port), quoted.protocol, NatKey::IN);
+    // Who quotes a packet of somebody else's tells us nothing.
+    if quoted.source != outer.destination {
+        return Arriving::Unchanged;
+    }
+    match related(tables, &key) {
+        Some(known) if known != local => Arriving::Error { quoted: known },
+        Some(_) | None => Arriving::Unchanged,
+    }
+}
+
+#[inline(always)]
+fn masquerades(switches: u64, family: Family) -> bool {
+    let switch = match family {
+        Family::V4 => NodeNetwork::MASQUERADE_V4,
+        Family::V6 => NodeNetwork::MASQUERADE_V6,
+    };
+    switches & switch != 0
+}
+
+impl<T: PacketTables + NatTables> NatFacts for T {
+    #[inline(always)]
+    fn is_pod(&self, addr: &Addr) -> bool {
+        self.endpoint(addr).is_some()
+    }
+
+    #[inline(always)]
+    fn is_inside(&self, addr: &Addr) -> bool {
+        self.ipcache(addr).is_some_and(|value| value.is(IpcacheValue::INSIDE))
+    }
+
+    #[inline(always)]
+    fn began_outside(&self, key: &FlowKey) -> bool {
+        self.flow(key).is_some_and(|flow| self.read_flow(flow).flags & FlowValue::FROM_PEER != 0)
+    }
+}

@@ -1,0 +1,249 @@
+//! Which packets are masqueraded, and what becomes of errors about them.
+
+use crate::packet::{TcpFlags, Tuple, protocol};
+use crate::{DeviceValue, NodeNetwork, Reason};
+
+use super::super::{Arriving, Leaving, NatNode, NatPacket, arriving, leaving};
+use super::*;
+
+const PORTS: NatPorts = NatPorts::new(40_000, 49_999);
+const SWITCHES: NatNode =
+    NatNode { switches: NodeNetwork::MASQUERADE_V4 | NodeNetwork::MASQUERADE_V6, ports: PORTS };
+const NODE_V6: Addr = Addr::v6([0xfd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+const POD_V6: Addr = Addr::v6([0xfd, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+const WORLD_V6: Addr = Addr::v6([0x20, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+const DEVICE: DeviceValue = DeviceValue { v4: NODE, v6: NODE_V6 };
+
+fn node() -> Memory {
+    let tables = Memory::default();
+    tables.own.borrow_mut().insert(NODE_V6);
+    *tables.pods.borrow_mut() = HashSet::from([pod(1), pod(2), POD_V6]);
+    *tables.inside.borrow_mut() = HashSet::from([pod(1), pod(2), POD_V6, pod(77)]);
+    tables
+}
+
+fn tuple(protocol: u8, source: (Addr, u16), destination: (Addr, u16)) -> Tuple {
+    Tuple {
+        source: source.0,
+        destination: destination.0,
+        source_port: Port::new(source.1),
+        destination_port: Port::new(destination.1),
+        protocol,
+    }
+}
+
+fn packet(tuple: Tuple) -> NatPacket {
+    NatPacket { tuple, flags: TcpFlags::new(0), icmp_type: 0, quoted: None }
+}
+
+fn udp(source: (Addr, u16), destination: (Addr, u16)) -> NatPacket {
+    packet(tuple(protocol::UDP, source, destination))
+}
+
+fn tcp(flags: u8, source: (Addr, u16), destination: (Addr, u16)) -> NatPacket {
+    NatPacket { flags: TcpFlags::new(flags), ..packet(tuple(protocol::TCP, source, destination)) }
+}
+
+fn echo(icmp_type: u8, id: u16, source: Addr, destination: Addr) -> NatPacket {
+    let protocol = if icmp_type < 128 { protocol::ICMP } else { protocol::ICMPV6 };
+    NatPacket { icmp_type, ..packet(tuple(protocol, (source, id), (destination, id))) }
+}
+
+fn error(source: Addr, destination: Addr, quoted: &NatPacket) -> NatPacket {
+    let outer = tuple(protocol::ICMP, (source, 0), (destination, 0));
+    NatPacket { icmp_type: 3, quoted: Some((quoted.tuple, quoted.icmp_type)), ..packet(outer) }
+}
+
+fn leave(tables: &Memory, packet: &NatPacket) -> Leaving {
+    leaving(tables, SWITCHES, &DEVICE, packet)
+}
+
+fn arrive(tables: &Memory, packet: &NatPacket) -> Arriving {
+    arriving(tables, SWITCHES, packet)
+}
+
+#[test]
+fn a_pod_that_talks_to_the_world_has_the_nodes_address_in_both_families() {
+    for (pod, node_address, world) in [(pod(1), NODE, world(1)), (POD_V6, NODE_V6, WORLD_V6)] {
+        let tables = node();
+        let out = leave(&tables, &udp((pod, 41_000), (world, 53)));
+        assert_eq!(out, Leaving::Source(node_address, Port::new(41_000)));
+        let back = arrive(&tables, &udp((world, 53), (node_address, 41_000)));
+        assert_eq!(back, Arriving::Destination(pod, Port::new(41_000)));
+        assert_eq!(arrive(&tables, &udp((world, 54), (node_address, 41_000))), Arriving::Unchanged);
+    }
+}
+
+#[test]
+fn inside_the_cluster_and_without_the_switch_a_pod_keeps_its_address() {
+    let tables = node();
+    assert_eq!(leave(&tables, &udp((pod(1), 41_000), (pod(77), 53))), Leaving::Unchanged);
+    let off = NatNode { switches: NodeNetwork::MASQUERADE_V6, ..SWITCHES };
+    let out = udp((pod(1), 41_000), (world(1), 53));
+    assert_eq!(leaving(&tables, off, &DEVICE, &out), Leaving::Unchanged);
+    assert!(tables.entries().is_empty());
+}
+
+#[test]
+fn what_neither_a_pod_nor_the_node_sends_is_left_alone() {
+    let tables = node();
+    assert_eq!(leave(&tables, &udp((world(9), 41_000), (world(1), 53))), Leaving::Unchanged);
+    assert!(tables.entries().is_empty());
+}
+
+#[test]
+fn a_device_without_an_address_masquerades_nothing() {
+    let tables = node();
+    let device = DeviceValue { v4: Addr::ANY_V6, v6: NODE_V6 };
+    let out = leaving(&tables, SWITCHES, &device, &udp((pod(1), 41_000), (world(1), 53)));
+    assert_eq!(out, Leaving::Drop(Reason::NoNatAddress));
+}
+
+#[test]
+fn replies_of_a_flow_that_began_outside_keep_the_pods_address() {
+    let tables = node();
+    let reply = udp((pod(1), 8_080), (world(1), 41_000));
+    tables.from_outside.borrow_mut().insert(reply.tuple.flow_of_source(FlowKey::PLAIN));
+    assert_eq!(leave(&tables, &reply), Leaving::Unchanged);
+    // Of these the packet itself says so, whatever conntrack has forgotten.
+    let accepted = tcp(TcpFlags::SYN | TcpFlags::ACK, (pod(1), 8_080), (world(1), 41_001));
+    assert_eq!(leave(&tables, &accepted), Leaving::Unchanged);
+    assert_eq!(leave(&tables, &echo(0, 7, pod(1), world(1))), Leaving::Unchanged);
+    assert!(tables.entries().is_empty());
+}
+
+#[test]
+fn an_echo_is_known_by_its_identifier() {
+    for (request, reply, pod_address, node_address, world) in
+        [(8, 0, pod(1), NODE, world(1)), (128, 129, POD_V6, NODE_V6, WORLD_V6)]
+    {
+        let tables = node();
+        let Leaving::Source(source, id) = leave(&tables, &echo(request, 7, pod_address, world)) else {
+            panic!("an echo request is masqueraded")
+        };
+        assert!(source == node_address && PORTS.contains(id), "{source} {id}");
+        let back = arrive(&tables, &echo(reply, id.get(), world, node_address));
+        assert_eq!(back, Arriving::Destination(pod_address, Port::new(7)));
+        let asked = arrive(&tables, &echo(request, id.get(), world, node_address));
+        assert_eq!(asked, Arriving::Unchanged, "a request of the same identifier is for the node");
+    }
+}
+
+#[test]
+fn two_pods_that_ping_with_one_identifier_get_their_own_answers() {
+    let tables = node();
+    let ids = [1, 2].map(|last| match leave(&tables, &echo(8, 41_000, pod(last), world(1))) {
+        Leaving::Source(_, id) => id,
+        other => panic!("{other:?}"),
+    });
+    for (last, id) in [1, 2].into_iter().zip(ids) {
+        let back = arrive(&tables, &echo(0, id.get(), world(1), NODE));
+        assert_eq!(back, Arriving::Destination(pod(last), Port::new(41_000)));
+    }
+}
+
+#[test]
+fn the_nodes_own_flow_keeps_its_port_and_its_answers() {
+    let tables = node();
+    assert_eq!(leave(&tables, &udp((NODE, 41_000), (world(1), 53))), Leaving::Unchanged);
+    let Leaving::Source(_, other) = leave(&tables, &udp((pod(1), 41_000), (world(1), 53))) else {
+        panic!("the pod is masqueraded")
+    };
+    assert_ne!(other, Port::new(41_000));
+    assert_eq!(arrive(&tables, &udp((world(1), 53), (NODE, 41_000))), Arriving::Unchanged);
+    // The pod was first with another port: then it is the node that gives way, and gets its answers all the same.
+    assert_eq!(
+        leave(&tables, &udp((pod(1), 41_001), (world(1), 53))),
+        Leaving::Source(NODE, Port::new(41_001))
+    );
+    let Leaving::Source(NODE, moved) = leave(&tables, &udp((NODE, 41_001), (world(1), 53))) else {
+        panic!("the node's flow gives way")
+    };
+    let back = arrive(&tables, &udp((world(1), 53), (NODE, moved.get())));
+    assert_eq!(back, Arriving::Destination(NODE, Port::new(41_001)));
+}
+
+#[test]
+fn flows_of_the_node_that_cannot_collide_take_no_room() {
+    let tables = node();
+    for out in [
+        udp((NODE, 53), (world(1), 53)),
+        udp((NODE, 41_000), (pod(77), 53)),
+        echo(0, 41_000, NODE, world(1)),
+        tcp(TcpFlags::SYN | TcpFlags::ACK, (NODE, 41_000), (world(1), 5)),
+        packet(tuple(47, (NODE, 0), (world(1), 0))),
+    ] {
+        assert_eq!(leave(&tables, &out), Leaving::Unchanged, "{out:?}");
+    }
+    assert!(tables.entries().is_empty());
+}
+
+#[test]
+fn what_has_no_port_is_not_masqueraded() {
+    let tables = node();
+    for protocol in [47, 50, 112] {
+        let out = packet(tuple(protocol, (pod(1), 0), (world(1), 0)));
+        assert_eq!(leave(&tables, &out), Leaving::Drop(Reason::NatUnsupported));
+    }
+    let back = NatPacket { icmp_type: 135, ..packet(tuple(protocol::ICMPV6, (WORLD_V6, 0), (NODE_V6, 0))) };
+    assert_eq!(arrive(&tables, &back), Arriving::Unchanged, "neighbour discovery is the node's");
+}
+
+#[test]
+fn an_error_from_a_third_router_reaches_the_pod_with_the_packet_it_sent() {
+    let router = world(200);
+    let tables = node();
+    let sent = udp((pod(1), 500), (world(1), 53));
+    let Leaving::Source(source, port) = leave(&tables, &sent) else { panic!("masqueraded") };
+    let seen = udp((source, port.get()), (world(1), 53));
+    let found = arrive(&tables, &error(router, NODE, &seen));
+    assert_eq!(found, Arriving::Error { quoted: (pod(1), Port::new(500)) });
+    // Nor is what nobody sent, or what quotes one address and comes to another.
+    let never = udp((source, port.get()), (world(2), 53));
+    assert_eq!(arrive(&tables, &error(router, NODE, &never)), Arriving::Unchanged);
+    assert_eq!(arrive(&tables, &error(router, pod(2), &seen)), Arriving::Unchanged);
+}
+
+#[test]
+fn an_error_about_an_echo_is_found_by_its_identifier() {
+    let tables = node();
+    let Leaving::Source(source, id) = leave(&tables, &echo(8, 7, pod(1), world(1))) else {
+        panic!("masqueraded")
+    };
+    let seen = echo(8, id.get(), source, world(1));
+    let found = arrive(&tables, &error(world(200), NODE, &seen));
+    assert_eq!(found, Arriving::Error { quoted: (pod(1), Port::new(7)) });
+    let about_reply = echo(0, id.get(), source, world(1));
+    assert_eq!(arrive(&tables, &error(world(200), NODE, &about_reply)), Arriving::Unchanged);
+}
+
+#[test]
+fn an_error_about_the_nodes_own_packet_is_the_nodes() {
+    let tables = node();
+    let sent = udp((NODE, 41_000), (world(1), 53));
+    leave(&tables, &sent);
+    assert_eq!(arrive(&tables, &error(world(200), NODE, &sent)), Arriving::Unchanged);
+}
+
+#[test]
+fn an_error_that_a_pod_sends_names_the_address_its_peer_knows() {
+    let tables = node();
+    let Leaving::Source(source, port) = leave(&tables, &udp((pod(1), 500), (world(1), 53))) else {
+        panic!("masqueraded")
+    };
+    let delivered = udp((world(1), 53), (pod(1), 500));
+    let expected = Leaving::Error { source: Some(source), quoted: (source, port) };
+    assert_eq!(leave(&tables, &error(pod(1), world(1), &delivered)), expected);
+    // So does one of the node's own about it: a pod's smaller MTU, a hop limit that ends here.
+    let expected = Leaving::Error { source: None, quoted: (source, port) };
+    assert_eq!(leave(&tables, &error(NODE, world(1), &delivered)), expected);
+}
+
+#[test]
+fn an_error_about_what_came_from_outside_keeps_the_pods_address_and_any_other_is_dropped() {
+    let tables = node();
+    let came = udp((world(1), 9_000), (pod(1), 8_080));
+    assert_eq!(leave(&tables, &error(pod(1), world(1), &came)), Leaving::Drop(Reason::NatUnsupported));
+    tables.from_outside.borrow_mut().insert(came.tuple.flow_of_destination(FlowKey::PLAIN));
+    assert_eq!(leave(&tables, &error(pod(1), world(1), &came)), Leaving::Unchanged);
+}
