@@ -175,6 +175,7 @@ const fn api_version(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Service | ObjectKind::Pod | ObjectKind::Node => "v1",
         ObjectKind::EndpointSlice => "discovery.k8s.io/v1",
+        ObjectKind::CiliumNode => "cilium.io/v2",
     }
 }
 

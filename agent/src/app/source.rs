@@ -15,8 +15,8 @@ use super::watches::Watches;
 use crate::api;
 use crate::config::Config;
 use directory::{Files, Told};
-pub(super) use watched::KINDS;
 use watched::Kinds;
+pub(super) use watched::{KINDS, watched_kinds};
 
 /// What each source has told so far. A source that is not configured has told everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Sources {
         Self {
             manifests: Manifests::new(),
             directory: config.source_dir.as_deref().map(Files::new),
-            api_server: watches.map(|watches| (Kinds::default(), watches)),
+            api_server: watches.map(|watches| (Kinds::new(config), watches)),
             last_change: None,
             applied: Vec::new(),
             batch_bytes: 0,
@@ -83,6 +83,15 @@ impl Sources {
             node: kind(ObjectKind::Node).unwrap_or(true),
             any: directory.unwrap_or(false) || services.unwrap_or(false),
         }
+    }
+
+    /// Whether every source has told of all nodes, and of all pods of this one.
+    pub(super) fn knows_cluster(&self) -> (bool, bool) {
+        let Synced { directory, node, pods, .. } = self.synced();
+        let directory = directory && self.silent_files() == 0;
+        let pools =
+            self.api_server.as_ref().is_none_or(|(kinds, _)| kinds.has_synced(ObjectKind::CiliumNode));
+        (directory && node && pools, directory && pods)
     }
 
     /// What has not synced yet, for people.

@@ -15,7 +15,7 @@ use portway_runtime::kubernetes::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::source::KINDS;
+use super::source::watched_kinds;
 use crate::api;
 use crate::config::{ApiServer, Config};
 use pace::Pace;
@@ -173,15 +173,18 @@ const fn state(state: WatchState) -> &'static str {
 
 /// What is watched.
 pub(super) fn resources(config: &Config) -> Vec<(ObjectKind, Resource)> {
-    let resource = |kind| (kind, resource(kind, &config.node_name, &config.services.proxy_name));
-    KINDS.into_iter().map(resource).collect()
+    let resource = |kind| {
+        let all_nodes = config.pod_network.is_some();
+        (kind, resource(kind, &config.node_name, &config.services.proxy_name, all_nodes))
+    };
+    watched_kinds(config).map(resource).collect()
 }
 
 /// Where the objects of a kind are, as far as they matter on this node.
 ///
 /// Of Services and EndpointSlices those that kube-proxy watches: without the labels `service-proxy-name` (or with the
-/// name that this agent answers to) and `headless` of `service.kubernetes.io`.
-fn resource(kind: ObjectKind, node: &str, proxy_name: &str) -> Resource {
+/// name that this agent answers to) and `headless` of `service.kubernetes.io`. Of Nodes this one, or `all_nodes`.
+fn resource(kind: ObjectKind, node: &str, proxy_name: &str, all_nodes: bool) -> Resource {
     const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
     let for_us = match proxy_name {
         "" => format!("!{PROXY_NAME}"),
@@ -195,6 +198,8 @@ fn resource(kind: ObjectKind, node: &str, proxy_name: &str) -> Resource {
         ObjectKind::Pod => {
             ("/api/v1/pods", Resource::selecting("fieldSelector", &format!("spec.nodeName={node}")))
         }
+        ObjectKind::CiliumNode => ("/apis/cilium.io/v2/ciliumnodes", String::new()),
+        ObjectKind::Node if all_nodes => ("/api/v1/nodes", String::new()),
         ObjectKind::Node => {
             ("/api/v1/nodes", Resource::selecting("fieldSelector", &format!("metadata.name={node}")))
         }
@@ -208,7 +213,7 @@ mod tests {
 
     #[test]
     fn services_and_slices_are_those_of_kube_proxy() {
-        let selector = |kind, name| resource(kind, "node-1", name).selector;
+        let selector = |kind, name| resource(kind, "node-1", name, true).selector;
         let of_everybody = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C\
                             %21service.kubernetes.io%2Fheadless";
         let of_edge = "labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge%2C\
@@ -221,8 +226,11 @@ mod tests {
 
     #[test]
     fn pods_and_nodes_are_those_of_this_node() {
-        let selector = |kind| resource(kind, "node-1", "edge").selector;
+        let selector = |kind| resource(kind, "node-1", "edge", false).selector;
         assert_eq!(selector(ObjectKind::Pod), "fieldSelector=spec.nodeName%3Dnode-1");
         assert_eq!(selector(ObjectKind::Node), "fieldSelector=metadata.name%3Dnode-1");
+        // The pod network has routes to all of them.
+        assert_eq!(resource(ObjectKind::Node, "node-1", "edge", true).selector, "");
+        assert_eq!(resource(ObjectKind::Pod, "node-1", "edge", true).selector, selector(ObjectKind::Pod));
     }
 }

@@ -38,7 +38,7 @@ impl Endpoints {
                 true
             }
             Event::Apply(Object::Pod(pod)) => self.set_pod(Arc::clone(&pod.name), Some(pod)),
-            Event::Apply(Object::Node(_)) => false,
+            Event::Apply(Object::Node(_) | Object::CiliumNode(_)) => false,
             Event::Delete(ObjectKey { kind, name, uid }) => match kind {
                 ObjectKind::EndpointSlice => self.set_slice(name, None),
                 ObjectKind::Service => {
@@ -49,7 +49,7 @@ impl Endpoints {
                     let late = |pod: &Arc<Pod>| !uid.is_empty() && pod.uid != uid;
                     !self.pods.get(&name).is_some_and(late) && self.set_pod(name, None)
                 }
-                ObjectKind::Node => false,
+                ObjectKind::Node | ObjectKind::CiliumNode => false,
             },
         }
     }

@@ -1,8 +1,8 @@
 //! Kubernetes objects as Portway reads them: manifests and watch events in, validated objects and a list of what was
 //! refused out.
 //!
-//! The types are our own and hold only what is used: Service, EndpointSlice, Pod (for host ports) and Node (for its
-//! zone). Other kinds are skipped, an object that does not say its kind is refused. The API server's defaults are
+//! The types are our own and hold only what is used: Service, EndpointSlice, Pod (for host ports and its
+//! network), Node (for its zone, addresses and pod CIDRs) and CiliumNode. Other kinds are skipped, an object that does not say its kind is refused. The API server's defaults are
 //! applied here. A value that cannot be used refuses the smallest part of its object that makes sense (one port, one
 //! endpoint, one address) and is named by a [`Reject`]; the rest of the object lives.
 //!
@@ -10,6 +10,7 @@
 //! time to "unknown"; a source range to *nothing* — a Service that asked for ranges and has no usable one is open to
 //! nobody, never to everybody.
 
+mod cilium_node;
 mod decode;
 mod document;
 mod endpoint_slice;
@@ -31,7 +32,8 @@ pub use document::{Format, ManifestError};
 pub use manifests::{Change, FileProblem, Manifests, Watched};
 pub use names::Names;
 pub use object::{
-    Endpoint, EndpointSlice, Event, Hints, HostPort, Node, Object, ObjectKey, ObjectKind, Pod, Service,
+    CiliumNode, Endpoint, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey, ObjectKind, Pod, Service,
     ServicePort, ServiceType, SlicePort, SourceRanges,
 };
+pub use pod::SOCKET_LB;
 pub use reject::Reject;

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod k8s;
 pub mod loadbalancer;
 pub mod node;

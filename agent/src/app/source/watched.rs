@@ -6,21 +6,43 @@ use portway_model::k8s::{Change, Manifests, ObjectKind, Watched};
 use portway_runtime::kubernetes::WatchEvent;
 use serde_json::value::RawValue;
 
-/// The kinds that are watched.
-pub(in crate::app) const KINDS: [ObjectKind; 4] =
-    [ObjectKind::Service, ObjectKind::EndpointSlice, ObjectKind::Pod, ObjectKind::Node];
+use crate::config::{Config, Ipam};
+
+/// The kinds that may be watched.
+pub(in crate::app) const KINDS: [ObjectKind; 5] = [
+    ObjectKind::Service,
+    ObjectKind::EndpointSlice,
+    ObjectKind::Pod,
+    ObjectKind::Node,
+    ObjectKind::CiliumNode,
+];
+
+/// The kinds that are watched. Of CiliumNodes the pool alone is of use.
+pub(in crate::app) fn watched_kinds(config: &Config) -> impl Iterator<Item = ObjectKind> {
+    let has_pool = config.pod_network.as_ref().is_some_and(|network| network.ipam == Ipam::ClusterPool);
+    KINDS.into_iter().filter(move |kind| *kind != ObjectKind::CiliumNode || has_pool)
+}
 
 /// How far the owner has come with each kind: a watch may be ahead of it.
-#[derive(Default)]
 pub(super) struct Kinds {
+    /// In the order of [`KINDS`].
+    watched: [bool; KINDS.len()],
     /// Kinds of which a list was read to its end.
     synced: [bool; KINDS.len()],
     last_change: Option<Instant>,
 }
 
 impl Kinds {
+    pub(super) fn new(config: &Config) -> Self {
+        let watched: Vec<_> = watched_kinds(config).collect();
+        let watched = KINDS.map(|kind| watched.contains(&kind));
+        Self { watched, synced: [false; KINDS.len()], last_change: None }
+    }
+
+    /// A kind that is not watched has told everything.
     pub(super) fn has_synced(&self, kind: ObjectKind) -> bool {
-        KINDS.iter().zip(self.synced).any(|(known, synced)| *known == kind && synced)
+        let mut kinds = KINDS.iter().zip(self.watched.iter().zip(self.synced));
+        kinds.any(|(known, (watched, synced))| *known == kind && (synced || !watched))
     }
 
     pub(super) fn last_change(&self) -> Option<Duration> {

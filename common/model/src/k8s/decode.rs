@@ -9,7 +9,9 @@ use std::sync::Arc;
 use super::document::{self, Head, Item, Said};
 use super::field::{Misfit, Refusals, Shape, mend};
 use super::raw;
-use super::{EndpointSlice, Format, ManifestError, Names, Node, Object, ObjectKind, Pod, Reject, Service};
+use super::{
+    CiliumNode, EndpointSlice, Format, ManifestError, Names, Node, Object, ObjectKind, Pod, Reject, Service,
+};
 
 /// What a file has.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,7 @@ pub(super) trait Kind {
     const NAME: &'static str;
     const API_VERSION: &'static str;
     const SHAPE: Shape;
+    const NAMESPACED: bool = true;
 
     fn misfit(value: &Value) -> Option<Misfit>;
     /// `None` if the object is refused.
@@ -54,6 +57,7 @@ pub(super) fn object(item: &Item<'_>, names: &mut Names, rejects: &mut Vec<Rejec
         EndpointSlice::NAME => of_kind::<EndpointSlice>(item.text, api_version, names, rejects),
         Pod::NAME => of_kind::<Pod>(item.text, api_version, names, rejects),
         Node::NAME => of_kind::<Node>(item.text, api_version, names, rejects),
+        CiliumNode::NAME => of_kind::<CiliumNode>(item.text, api_version, names, rejects),
         _ => None,
     }
 }
@@ -72,6 +76,7 @@ pub(super) fn of_the_kind(
         }
         ObjectKind::Pod => of_kind::<Pod>(text, Pod::API_VERSION, names, rejects),
         ObjectKind::Node => of_kind::<Node>(text, Node::API_VERSION, names, rejects),
+        ObjectKind::CiliumNode => of_kind::<CiliumNode>(text, CiliumNode::API_VERSION, names, rejects),
     }
 }
 
@@ -138,7 +143,7 @@ fn of_kind<K: Kind>(
         let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
         let ours = group(api_version).is_none() || group(api_version) == group(K::API_VERSION);
         if ours {
-            refusals.name = name_of(text, K::NAME != Node::NAME);
+            refusals.name = name_of(text, K::NAMESPACED);
             refusals.push("apiVersion", api_version, format!("is not read; {} is", K::API_VERSION));
         }
         return None;
@@ -156,10 +161,10 @@ fn of_kind<K: Kind>(
     };
     let part = |key| value.pointer(key).and_then(Value::as_str);
     let name = part("/metadata/name").unwrap_or("");
-    refusals.name = if K::NAME == Node::NAME {
-        name.to_owned()
-    } else {
+    refusals.name = if K::NAMESPACED {
         format!("{}/{name}", part("/metadata/namespace").unwrap_or("default"))
+    } else {
+        name.to_owned()
     };
     if K::misfit(&value).is_none() {
         // A key that is there twice: `Value` has the last one, as the API server's decoder would.

@@ -2,6 +2,8 @@ use std::sync::Arc;
 
 use portway_datapath::{Addr, Family, Port, Protocol};
 
+use crate::node::Prefix;
+
 /// The kinds that Portway reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
@@ -9,9 +11,18 @@ pub enum ObjectKind {
     EndpointSlice,
     Pod,
     Node,
+    CiliumNode,
 }
 
 impl ObjectKind {
+    /// Whether objects of the kind are in a namespace.
+    pub const fn is_namespaced(self) -> bool {
+        match self {
+            Self::Service | Self::EndpointSlice | Self::Pod => true,
+            Self::Node | Self::CiliumNode => false,
+        }
+    }
+
     /// As `kind:` says it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -19,6 +30,7 @@ impl ObjectKind {
             Self::EndpointSlice => "EndpointSlice",
             Self::Pod => "Pod",
             Self::Node => "Node",
+            Self::CiliumNode => "CiliumNode",
         }
     }
 }
@@ -27,7 +39,7 @@ impl ObjectKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     pub kind: ObjectKind,
-    /// `namespace/name`; a Node's is its name.
+    /// `namespace/name`; a Node's and a CiliumNode's is its name.
     pub name: Arc<str>,
     /// A pod's UID, "" where it has none and for other kinds. A delete that names another UID than the pod of this
     /// name has is late news of its predecessor, and changes nothing.
@@ -41,6 +53,7 @@ pub enum Object {
     EndpointSlice(Arc<EndpointSlice>),
     Pod(Arc<Pod>),
     Node(Arc<Node>),
+    CiliumNode(Arc<CiliumNode>),
 }
 
 impl Object {
@@ -50,6 +63,7 @@ impl Object {
             Self::EndpointSlice(_) => ObjectKind::EndpointSlice,
             Self::Pod(_) => ObjectKind::Pod,
             Self::Node(_) => ObjectKind::Node,
+            Self::CiliumNode(_) => ObjectKind::CiliumNode,
         }
     }
 
@@ -60,13 +74,14 @@ impl Object {
             Self::EndpointSlice(slice) => &slice.name,
             Self::Pod(pod) => &pod.name,
             Self::Node(node) => &node.name,
+            Self::CiliumNode(node) => &node.name,
         }
     }
 
     pub fn key(&self) -> ObjectKey {
         let uid = match self {
             Self::Pod(pod) => Arc::clone(&pod.uid),
-            Self::Service(_) | Self::EndpointSlice(_) | Self::Node(_) => Arc::from(""),
+            Self::Service(_) | Self::EndpointSlice(_) | Self::Node(_) | Self::CiliumNode(_) => Arc::from(""),
         };
         ObjectKey { kind: self.kind(), name: Arc::clone(self.name()), uid }
     }
@@ -185,7 +200,7 @@ pub struct Hints {
     pub nodes: Box<[Arc<str>]>,
 }
 
-/// A Pod v1, as far as its host ports are concerned.
+/// A Pod v1, as far as its host ports and its own network are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// `namespace/name`.
@@ -202,6 +217,8 @@ pub struct Pod {
     pub ips: Box<[Addr]>,
     /// Of containers and of restartable init containers. Empty for a pod in the node's network namespace.
     pub host_ports: Box<[HostPort]>,
+    /// Annotations of Portway's, with their names, that say how its network is.
+    pub annotations: Box<[(&'static str, Arc<str>)]>,
 }
 
 /// An element of a container's `ports` that has a `hostPort`.
@@ -225,4 +242,32 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
     /// It is being deleted, or has the taint `ToBeDeletedByClusterAutoscaler`: load balancers shall send it nothing new.
     pub leaving: bool,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created: Option<i64>,
+    /// `status.addresses` of type InternalIP and ExternalIP.
+    pub addresses: Box<[NodeAddress]>,
+    /// `spec.podCIDRs`, or `spec.podCIDR`.
+    pub pod_cidrs: Box<[Prefix]>,
+}
+
+/// An address of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Reached from outside the cluster's network: an ExternalIP.
+    pub external: bool,
+    pub addr: Addr,
+}
+
+/// A CiliumNode cilium.io/v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumNode {
+    pub name: Arc<str>,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created: Option<i64>,
+    /// `spec.addresses` of type InternalIP and ExternalIP.
+    pub addresses: Box<[NodeAddress]>,
+    /// `spec.ipam.podCIDRs`.
+    pub pod_cidrs: Box<[Prefix]>,
+    /// `spec.health`.
+    pub health: Box<[Addr]>,
 }

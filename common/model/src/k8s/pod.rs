@@ -8,6 +8,9 @@ use super::decode::{self, Kind};
 use super::field::{List, Misfit, Refusals, Shape, misfit};
 use super::{HostPort, Names, Object, Pod, raw};
 
+/// `"false"`: the pod's sockets are left alone, and services are translated at its interface.
+pub const SOCKET_LB: &str = "portway.io/socket-lb";
+
 impl Kind for Pod {
     type Raw<'a> = raw::Pod<'a>;
     const NAME: &'static str = "Pod";
@@ -68,8 +71,15 @@ fn pod(raw: &raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Op
         live: !matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
         ips,
         host_ports: host_ports.into(),
+        annotations: annotations(metadata),
         name,
     })
+}
+
+/// Those that say how the pod's network is.
+fn annotations(metadata: Option<&raw::Metadata<'_>>) -> Box<[(&'static str, Arc<str>)]> {
+    let socket_lb = metadata.and_then(|m| m.annotations.as_ref()).and_then(|a| a.socket_lb.as_deref());
+    socket_lb.map(|value| (SOCKET_LB, Arc::from(value))).into_iter().collect()
 }
 
 /// `podIP` counts where `podIPs` is empty.

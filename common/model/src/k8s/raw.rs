@@ -78,6 +78,8 @@ pub(super) struct Metadata<'a> {
 pub(super) struct Annotations<'a> {
     #[serde(borrow, rename = "portway.io/keep-stale-sockets")]
     pub(super) keep_stale_sockets: Option<Text<'a>>,
+    #[serde(borrow, rename = "portway.io/socket-lb")]
+    pub(super) socket_lb: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -312,11 +314,17 @@ pub(super) struct Node<'a> {
     pub(super) metadata: Option<Metadata<'a>>,
     #[serde(borrow)]
     pub(super) spec: Option<NodeSpec<'a>>,
+    #[serde(borrow)]
+    pub(super) status: Option<NodeStatus<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object", remote = "Self")]
 pub(super) struct NodeSpec<'a> {
+    #[serde(borrow, rename = "podCIDR")]
+    pub(super) pod_cidr: Option<Text<'a>>,
+    #[serde(borrow, rename = "podCIDRs")]
+    pub(super) pod_cidrs: List<Text<'a>>,
     #[serde(borrow)]
     pub(super) taints: List<Taint<'a>>,
 }
@@ -326,6 +334,59 @@ pub(super) struct NodeSpec<'a> {
 pub(super) struct Taint<'a> {
     #[serde(borrow)]
     pub(super) key: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct NodeStatus<'a> {
+    #[serde(borrow)]
+    pub(super) addresses: List<NodeAddress<'a>>,
+}
+
+/// Of a Node and, with `ip` for `address`, of a CiliumNode.
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct NodeAddress<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) address_type: Option<Text<'a>>,
+    #[serde(borrow, alias = "ip")]
+    pub(super) address: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct CiliumNode<'a> {
+    #[serde(borrow)]
+    pub(super) metadata: Option<Metadata<'a>>,
+    #[serde(borrow)]
+    pub(super) spec: Option<CiliumNodeSpec<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct CiliumNodeSpec<'a> {
+    #[serde(borrow)]
+    pub(super) addresses: List<NodeAddress<'a>>,
+    #[serde(borrow)]
+    pub(super) ipam: Option<CiliumNodeIpam<'a>>,
+    #[serde(borrow)]
+    pub(super) health: Option<CiliumNodeHealth<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct CiliumNodeIpam<'a> {
+    #[serde(borrow, rename = "podCIDRs")]
+    pub(super) pod_cidrs: List<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object", remote = "Self")]
+pub(super) struct CiliumNodeHealth<'a> {
+    #[serde(borrow)]
+    pub(super) ipv4: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) ipv6: Option<Text<'a>>,
 }
 
 /// Gives a struct that derives with `remote = "Self"` its `Deserialize`: from an object alone. Serde's own also takes a
@@ -341,7 +402,7 @@ macro_rules! only_from_objects {
 }
 
 only_from_objects! {
-    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>, NodeSpec<'a>, Taint<'a>
+    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>, NodeSpec<'a>, NodeStatus<'a>, NodeAddress<'a>, CiliumNode<'a>, CiliumNodeSpec<'a>, CiliumNodeIpam<'a>, CiliumNodeHealth<'a>, Taint<'a>
 }
 
 struct OnlyObjects<D>(D);

@@ -91,6 +91,7 @@ impl LoadBalancer {
                     self.set_zone(node.zone.clone());
                 }
             }
+            Event::Apply(Object::CiliumNode(_)) => {}
             Event::Delete(ObjectKey { kind, name, uid }) => match kind {
                 ObjectKind::Service => self.set_service(name, None),
                 ObjectKind::EndpointSlice => self.set_slice(&name, None),
@@ -100,6 +101,7 @@ impl LoadBalancer {
                         self.set_pod(name, None);
                     }
                 }
+                ObjectKind::CiliumNode => {}
                 ObjectKind::Node => {
                     if name == self.config.node_name {
                         self.set_zone(None);

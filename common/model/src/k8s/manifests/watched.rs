@@ -217,7 +217,7 @@ impl Identity {
         let name = field(|m| m.name.as_deref());
         let namespace = field(|m| m.namespace.as_deref());
         let name = match kind {
-            ObjectKind::Node => name.to_owned(),
+            ObjectKind::Node | ObjectKind::CiliumNode => name.to_owned(),
             ObjectKind::Service | ObjectKind::EndpointSlice | ObjectKind::Pod if name.is_empty() => {
                 String::new()
             }
