@@ -32,8 +32,8 @@ pub use document::{Format, ManifestError};
 pub use manifests::{Change, FileProblem, Manifests, Watched};
 pub use names::Names;
 pub use object::{
-    CiliumNode, Endpoint, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey, ObjectKind, Pod, Service,
-    ServicePort, ServiceType, SlicePort, SourceRanges,
+    CiliumNode, Endpoint, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey,
+    ObjectKind, Pod, Service, ServicePort, ServiceType, SlicePort, SourceRanges,
 };
 pub use pod::SOCKET_LB;
 pub use reject::Reject;
