@@ -12,15 +12,22 @@
 mod error;
 mod hook;
 mod intact;
+mod interface;
 mod links;
 mod load;
 mod object;
+mod pods;
 pub mod selftest;
 mod sys;
 
 pub use error::ProgramError;
 pub use hook::Hook;
 pub use intact::{LinkFault, LinkFaultKind, Links, OtherProgram};
+pub use interface::{
+    AttachedInterface, InterfaceChange, InterfaceHook, InterfacePrograms, Side, detach_filters,
+    detach_pinned, interface_dir,
+};
 pub use links::{Attached, Change, attached, detach, link_dir, of_other_versions, retire_other_versions};
 pub use load::{LoadedProgram, Loader, Programs};
-pub use object::{has_object, object};
+pub use object::{has_object, object, pods_object};
+pub use pods::PodProgram;

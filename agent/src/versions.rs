@@ -16,6 +16,11 @@ pub(crate) fn links(version: &Path) -> PathBuf {
     version.join("links")
 }
 
+/// The directory of links to interfaces of a version.
+pub(crate) fn interfaces(version: &Path) -> PathBuf {
+    version.join("interfaces")
+}
+
 /// Every version beside this one, sorted by name.
 pub(crate) fn others(version: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(portway) = version.parent() else { return Ok(Vec::new()) };

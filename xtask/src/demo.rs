@@ -30,10 +30,11 @@ pub(crate) fn prepare(keep: bool) -> anyhow::Result<Command> {
     Ok(demo)
 }
 
-/// The object with the kernel programs, where the agent's build finds it.
+/// The objects with the kernel programs, where the agent's build finds it.
 pub(crate) fn build_object() -> anyhow::Result<()> {
-    let object = ebpf::build(workspace::root(), false)?;
-    say(format!("kernel programs: {}", object.display()));
+    for object in ebpf::build(workspace::root(), false)? {
+        say(format!("kernel programs: {}", object.display()));
+    }
     Ok(())
 }
 

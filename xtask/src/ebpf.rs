@@ -1,4 +1,4 @@
-//! Builds the kernel object: finds a Rust toolchain that can, and calls cargo for `bpfel-unknown-none`.
+//! Builds the kernel objects: finds a Rust toolchain that can, and calls cargo for `bpfel-unknown-none`.
 //!
 //! `agent/build.rs` includes this very file, so that `cargo build` and `cargo xtask build-ebpf` do the same. It uses
 //! `std` and `anyhow` alone for that reason.
@@ -14,12 +14,12 @@ use anyhow::{Context as _, bail, ensure};
 /// Names the compiler to build the kernel object with; its sysroot must hold the sources of `core`.
 pub const RUSTC_VARIABLE: &str = "PORTWAY_BPF_RUSTC";
 
-/// The package and its one binary.
+/// The package, and its binaries: the programs of sockets, and of the pod network's packets.
 const PACKAGE: &str = "portway-ebpf";
-const BINARY: &str = "portway";
+pub const OBJECTS: [&str; 2] = ["portway", "portway-pods"];
 const TARGET: &str = "bpfel-unknown-none";
 
-/// What the object is made of, below the workspace root.
+/// What the objects are made of, below the workspace root.
 pub const SOURCES: [&str; 5] =
     ["ebpf/src", "ebpf/Cargo.toml", "common/datapath/src", "common/datapath/Cargo.toml", "xtask/src/ebpf.rs"];
 
@@ -47,9 +47,9 @@ const FOREIGN_VARIABLES: [&str; 18] = [
 ];
 const FOREIGN_PREFIXES: [&str; 4] = ["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_MANIFEST_", "CARGO_PKG_"];
 
-/// Where [`build`] leaves the object.
-pub fn object_path(workspace_root: &Path) -> PathBuf {
-    target_dir(workspace_root).join(TARGET).join("release").join(BINARY)
+/// Where [`build`] leaves [`OBJECTS`], each under its name.
+pub fn object_dir(workspace_root: &Path) -> PathBuf {
+    target_dir(workspace_root).join(TARGET).join("release")
 }
 
 fn target_dir(workspace_root: &Path) -> PathBuf {
@@ -63,33 +63,51 @@ pub struct Toolchain {
     pub origin: &'static str,
 }
 
-/// Builds the object in the release profile and says where it is. Cargo decides whether there is anything to do.
+/// Builds the objects in the release profile and says where they are, in the order of [`OBJECTS`]. Cargo decides whether
+/// there is anything to do.
 ///
 /// Errors name the mend: no toolchain or no `bpf-linker` is `cargo xtask setup`'s work.
-pub fn build(workspace_root: &Path, verbose: bool) -> anyhow::Result<PathBuf> {
+pub fn build(workspace_root: &Path, verbose: bool) -> anyhow::Result<Vec<PathBuf>> {
     let toolchain = find_toolchain()?;
     let linker = find_linker()?;
+    OBJECTS
+        .into_iter()
+        .map(|object| build_one(workspace_root, object, &toolchain, &linker, verbose))
+        .collect()
+}
+
+fn build_one(
+    workspace_root: &Path,
+    object: &str,
+    toolchain: &Toolchain,
+    linker: &Path,
+    verbose: bool,
+) -> anyhow::Result<PathBuf> {
     let mut cargo = nested_cargo(workspace_root);
     cargo
         .env("RUSTC", &toolchain.rustc)
         // `-Z build-std`, also with a stable compiler.
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         // The linker does link-time optimisation itself; nothing in the kernel unwinds.
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         // bpf-linker needs the debug information to make BTF of it.
         .env("CARGO_PROFILE_RELEASE_STRIP", "none")
-        .args(["rustc", "--release", "--package", PACKAGE, "--bin", BINARY, "--target", TARGET])
+        .args(["rustc", "--release", "--package", PACKAGE, "--bin", object, "--target", TARGET])
         .args(["-Z", "build-std=core", "--target-dir"])
         .arg(target_dir(workspace_root));
     cargo.arg(if verbose { "--verbose" } else { "--quiet" });
     // Without the last flag, zeroing a struct becomes a loop over its bytes.
     cargo.args(["--", "-C", "link-arg=--btf", "-C", "link-arg=--disable-expand-memcpy-in-order"]);
     run(&mut cargo).with_context(|| {
-        format!("building the kernel object with {} ({})", toolchain.rustc.display(), toolchain.origin)
+        format!(
+            "building the kernel object {object} with {} ({})",
+            toolchain.rustc.display(),
+            toolchain.origin
+        )
     })?;
-    let object = object_path(workspace_root);
+    let object = object_dir(workspace_root).join(object);
     // Cargo leaves an object alone whose sources changed in nothing that matters; `is_fresh` shall know it was looked at.
     let file = File::options().append(true).open(&object);
     file.and_then(|file| file.set_modified(SystemTime::now()))
@@ -101,14 +119,20 @@ pub fn build(workspace_root: &Path, verbose: bool) -> anyhow::Result<PathBuf> {
 /// its own, since the features of shared crates would be unified.
 pub fn clippy(workspace_root: &Path) -> anyhow::Result<()> {
     let mut cargo = nested_cargo(workspace_root);
-    cargo.args(["clippy", "--quiet", "--package", PACKAGE, "--bin", BINARY, "--", "-D", "warnings"]);
+    cargo.args(["clippy", "--quiet", "--package", PACKAGE, "--bins", "--", "-D", "warnings"]);
     run(&mut cargo).context("linting the kernel crate")
 }
 
-/// Whether the object is there and no older than what it is made of.
+/// Whether the objects are there and no older than what they are made of.
 pub fn is_fresh(workspace_root: &Path) -> anyhow::Result<bool> {
-    let Ok(object) = object_path(workspace_root).metadata() else { return Ok(false) };
-    Ok(newest_source(workspace_root)? <= object.modified()?)
+    let newest = newest_source(workspace_root)?;
+    for object in OBJECTS {
+        let Ok(object) = object_dir(workspace_root).join(object).metadata() else { return Ok(false) };
+        if object.modified()? < newest {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// When the newest of [`SOURCES`] was changed.

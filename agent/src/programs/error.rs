@@ -27,11 +27,22 @@ pub enum ProgramError {
     Attach { hook: Hook, cgroup: PathBuf, source: io::Error },
     #[error("cannot replace the program of the link pinned at {path}: {source}", path = .path.display())]
     Replace { path: PathBuf, source: io::Error },
+    #[error("cannot {action} {name} at interface {interface}: {source}")]
+    Interface { action: &'static str, name: &'static str, interface: String, source: io::Error },
     #[error("cannot {action} {path}: {source}", path = .path.display())]
     Pin { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl ProgramError {
+    pub(super) fn interface(
+        action: &'static str,
+        name: &'static str,
+        interface: &str,
+        source: io::Error,
+    ) -> Self {
+        Self::Interface { action, name, interface: interface.to_owned(), source }
+    }
+
     pub(super) fn pin(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Pin { action, path, source }

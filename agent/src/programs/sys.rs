@@ -17,6 +17,8 @@ const LINK_DETACH: u32 = 34;
 
 /// `BPF_LINK_TYPE_CGROUP` of include/uapi/linux/bpf.h.
 const LINK_TYPE_CGROUP: u32 = 3;
+/// `BPF_LINK_TYPE_TCX`.
+const LINK_TYPE_TCX: u32 = 11;
 
 /// What the kernel says about a cgroup link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,107 @@ pub(super) fn link_create(
     let mut attr = Attr { prog_fd: number(program), target_fd: number(cgroup), attach_type, flags: 0 };
     // SAFETY: the attribute is this command's and has no pointers; it returns a new descriptor.
     unsafe { call_fd(LINK_CREATE, &mut attr) }
+}
+
+/// What the kernel says about a tcx link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TcxLinkInfo {
+    pub(super) program: u32,
+    /// 0 once the interface is gone.
+    pub(super) ifindex: u32,
+    pub(super) attach_type: u32,
+}
+
+/// Whether the kernel has tcx (Linux 6.6).
+pub(super) fn has_tcx() -> io::Result<bool> {
+    /// `BPF_TCX_INGRESS` of include/uapi/linux/bpf.h.
+    const INGRESS: u32 = 46;
+    #[repr(C)]
+    struct Attr {
+        target_ifindex: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        prog_ids: u64,
+        prog_cnt: u32,
+        _pad: u32,
+        prog_attach_flags: u64,
+        link_ids: u64,
+        link_attach_flags: u64,
+        revision: u64,
+    }
+    let mut attr = Attr {
+        target_ifindex: 0,
+        attach_type: INGRESS,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: 0,
+        prog_cnt: 0,
+        _pad: 0,
+        prog_attach_flags: 0,
+        link_ids: 0,
+        link_attach_flags: 0,
+        revision: 0,
+    };
+    // SAFETY: the attribute is this command's; it has no room for numbers and says so.
+    match unsafe { call(PROG_QUERY, &mut attr) } {
+        Ok(_) => Ok(true),
+        // There is no interface 0: the kernel knows what it was asked.
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Attaches a program to an interface of this thread's network namespace, after what others attached there.
+pub(super) fn tcx_link_create(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        prog_fd: u32,
+        target_ifindex: u32,
+        attach_type: u32,
+        flags: u32,
+        relative: u32,
+        _pad: u32,
+        expected_revision: u64,
+    }
+    let mut attr = Attr {
+        prog_fd: number(program),
+        target_ifindex: ifindex,
+        attach_type,
+        flags: 0,
+        relative: 0,
+        _pad: 0,
+        expected_revision: 0,
+    };
+    // SAFETY: the attribute is this command's and has no pointers; it returns a new descriptor.
+    unsafe { call_fd(LINK_CREATE, &mut attr) }
+}
+
+/// `InvalidData` for a link of another kind.
+pub(super) fn tcx_link_info(link: BorrowedFd<'_>) -> io::Result<TcxLinkInfo> {
+    /// The head of `struct bpf_link_info`, with its `tcx` variant.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        kind: u32,
+        id: u32,
+        prog_id: u32,
+        _pad: u32,
+        ifindex: u32,
+        attach_type: u32,
+        _rest: [u32; 10],
+    }
+    // SAFETY: this is a head of `struct bpf_link_info`, integers without padding.
+    let info: Info = unsafe { info(link) }?;
+    if info.kind != LINK_TYPE_TCX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a link to an interface"));
+    }
+    Ok(TcxLinkInfo { program: info.prog_id, ifindex: info.ifindex, attach_type: info.attach_type })
 }
 
 /// Replaces the program of a link in one step: every call runs the old one or the new one.

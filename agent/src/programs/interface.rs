@@ -1,0 +1,245 @@
+//! Programs at interfaces: attached, replaced without a moment with none or two, detached.
+//!
+//! ```text
+//! links    tcx: links, pinned by interface and hook, so that they outlive the agent
+//! filters  before Linux 6.6: filters of clsact with a fixed priority and handle, which outlive the agent by themselves
+//! pins     an interface and a hook as the name of a pin
+//! ```
+//!
+//! [`InterfacePrograms::attach`] is level-based: called again it changes what is not as it should be and nothing else. So
+//! a start, a restart and the audit call the same.
+
+mod filters;
+mod links;
+mod netlink;
+mod pins;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::error::ProgramError;
+use super::load::LoadedProgram;
+use super::pods::{PodProgram, PodPrograms};
+use super::sys;
+use crate::maps::pin_dir;
+use crate::versions;
+
+/// A hook of an interface, as tc(8) calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InterfaceHook {
+    /// What the interface receives: at the node's end of a pod's link what the pod sends.
+    Ingress,
+    Egress,
+}
+
+/// What an interface leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// The node's end of a pod's link.
+    Pod,
+    /// Out of the node.
+    Device,
+    /// The tunnel device.
+    Tunnel,
+}
+
+/// What was done at a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceChange {
+    /// Our program ran there.
+    Unchanged,
+    /// None of ours ran.
+    Attached,
+    /// Another one of ours ran, an earlier agent's: it was replaced in one step. Its number.
+    Replaced { old_program: u32 },
+    /// The link was to another interface (0: one that is gone).
+    Moved { old_ifindex: u32 },
+}
+
+/// A program that runs at an interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttachedInterface {
+    pub interface: String,
+    pub hook: InterfaceHook,
+    /// 0 where the interface is gone.
+    pub ifindex: u32,
+    /// The kernel's number, as `bpftool prog` shows it.
+    pub program: u32,
+}
+
+/// The packet programs, and where they run. All calls may be made on any thread, one at a time.
+#[derive(Debug)]
+pub struct InterfacePrograms {
+    programs: PodPrograms,
+    dir: PathBuf,
+    has_tcx: bool,
+}
+
+impl InterfaceHook {
+    pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+}
+
+impl Side {
+    /// Hooks and programs in the order in which they are attached: what undoes a translation before what makes one.
+    /// Detached in the reverse order.
+    pub(super) const fn programs(self) -> [(InterfaceHook, PodProgram); 2] {
+        match self {
+            Self::Pod => {
+                [(InterfaceHook::Egress, PodProgram::ToPod), (InterfaceHook::Ingress, PodProgram::FromPod)]
+            }
+            Self::Device => [
+                (InterfaceHook::Ingress, PodProgram::FromDevice),
+                (InterfaceHook::Egress, PodProgram::ToDevice),
+            ],
+            Self::Tunnel => [
+                (InterfaceHook::Ingress, PodProgram::FromTunnel),
+                (InterfaceHook::Egress, PodProgram::ToTunnel),
+            ],
+        }
+    }
+}
+
+impl InterfacePrograms {
+    /// Loads the packet programs onto the maps pinned under `bpf_root`, which must all be there
+    /// ([`crate::maps::KernelTables::open`], [`crate::maps::PodTables::open`]). Attaches nothing.
+    ///
+    /// # Errors
+    /// The agent was built without the object, or the kernel refuses a program.
+    pub fn load(bpf_root: &Path) -> Result<Self, ProgramError> {
+        Self::on(bpf_root, sys::has_tcx().map_err(ProgramError::pin("look for", "tcx"))?)
+    }
+
+    /// As [`Self::load`], with filters also where the kernel has tcx.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_for_filters(bpf_root: &Path) -> Result<Self, ProgramError> {
+        Self::on(bpf_root, false)
+    }
+
+    fn on(bpf_root: &Path, has_tcx: bool) -> Result<Self, ProgramError> {
+        let programs = PodPrograms::load(&pin_dir(bpf_root))?;
+        Ok(Self { programs, dir: interface_dir(bpf_root), has_tcx })
+    }
+
+    /// Whether programs are attached by tcx; else by filters.
+    pub const fn has_tcx(&self) -> bool {
+        self.has_tcx
+    }
+
+    /// What was loaded.
+    pub fn loaded(&self) -> &[LoadedProgram] {
+        self.programs.loaded()
+    }
+
+    /// Makes the programs of `side` run at an interface of this thread's network namespace. Programs of an earlier agent are
+    /// replaced in one step, what is right is not touched.
+    ///
+    /// # Errors
+    /// There is no such interface any more, or the kernel refuses; repeating the call goes on from there.
+    pub fn attach(
+        &self,
+        ifindex: u32,
+        interface: &str,
+        side: Side,
+    ) -> Result<[InterfaceChange; 2], ProgramError> {
+        let mut changes = [InterfaceChange::Unchanged; 2];
+        for ((hook, program), change) in side.programs().into_iter().zip(&mut changes) {
+            *change = if self.has_tcx {
+                let (fd, id) = self.programs.get(program)?;
+                links::attach(&self.dir, (ifindex, interface), hook, (program.name(), fd, id))?
+            } else {
+                let (fd, id) = self.programs.get(program)?;
+                filters::attach((ifindex, interface), hook, (program.name(), fd, id))?
+            };
+        }
+        Ok(changes)
+    }
+
+    /// Ends our programs at an interface, which may be gone. Whether there were any.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn detach(&self, interface: &str) -> Result<bool, ProgramError> {
+        let linked = links::detach(&self.dir, interface)?;
+        Ok(if self.has_tcx { linked } else { filters::detach(interface)? || linked })
+    }
+
+    /// What runs where, as the pins (or filters) of this and of earlier agents say; sorted.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn attached(&self) -> Result<Vec<AttachedInterface>, ProgramError> {
+        if self.has_tcx { links::attached(&self.dir) } else { filters::attached() }
+    }
+
+    /// Whether the programs of `side` run at an interface, and nothing else of ours. Costs four system calls.
+    ///
+    /// # Errors
+    /// The kernel would not say.
+    pub fn is_attached(&self, ifindex: u32, interface: &str, side: Side) -> Result<bool, ProgramError> {
+        let found: Vec<_> = if self.has_tcx {
+            links::attached_to(&self.dir, interface)?
+        } else {
+            filters::attached_to(ifindex, interface)?
+        };
+        for (hook, program) in side.programs() {
+            let (_, id) = self.programs.get(program)?;
+            let runs = |at: &AttachedInterface| at.hook == hook && at.program == id && at.ifindex == ifindex;
+            if !found.iter().any(runs) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the pins that interfaces left which are gone. Their names.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove_gone(&self) -> Result<Vec<String>, ProgramError> {
+        let mut gone = Vec::new();
+        for at in links::attached(&self.dir)?.into_iter().filter(|at| at.ifindex == 0) {
+            links::remove(&self.dir.join(pins::name(&at.interface, at.hook)))?;
+            gone.push(at.interface);
+        }
+        gone.dedup();
+        Ok(gone)
+    }
+}
+
+/// The directory of the pins of links to interfaces, of this layout version.
+pub fn interface_dir(bpf_root: &Path) -> PathBuf {
+    let maps = pin_dir(bpf_root);
+    maps.parent().map_or_else(|| maps.clone(), versions::interfaces)
+}
+
+/// Detaches everything that is pinned in a directory of [`interface_dir`]'s sort, and removes it. The pins' names; none
+/// where there is no such directory.
+pub fn detach_pinned(dir: &Path) -> Result<Vec<String>, ProgramError> {
+    links::detach_all(dir)
+}
+
+/// Removes the filters of the pod network from every interface of this thread's network namespace. The interfaces' names.
+pub fn detach_filters() -> Result<Vec<String>, ProgramError> {
+    filters::detach_all()
+}
+
+impl fmt::Display for InterfaceHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for PodProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
