@@ -46,7 +46,7 @@ fn steps(losses: bool) -> impl Strategy<Value = Vec<Step>> {
 
 /// Flows of four pods and the node to two peers, TCP and UDP, with few ports: they collide.
 fn flow(number: usize, flags: u8) -> NatFlow {
-    let tcp = number % 2 == 0;
+    let tcp = number.is_multiple_of(2);
     let owner = (number / 2 % 4) as u8;
     let peer = (number / 8 % 2) as u8;
     let port = 50_000 + (number / 16) as u16;
