@@ -25,6 +25,9 @@ pub struct NodeNetwork {
 const _: () = assert!(size_of::<NodeNetwork>() == 80);
 
 impl NodeNetwork {
+    /// Of every node's tunnel device: what one node's device sends is for another's, without anybody having to ask.
+    pub const TUNNEL_MAC: [u8; 6] = [0x02, 0x70, 0x77, 0x00, 0x00, 0x01];
+
     /// Pods of other nodes are reached by the tunnel device.
     pub const TUNNEL: u64 = 1;
     pub const MASQUERADE_V4: u64 = 2;
