@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::lock::{Lock, LockError};
 use crate::node::{PortsError, ReservedPorts};
-use crate::programs::{ProgramError, attached, detach, selftest};
+use crate::programs::{ProgramError, attached, detach, detach_filters, detach_pinned, selftest};
 use crate::versions;
 
 /// Why something is left. What was done before it stays done; repeating goes on from there.
@@ -47,6 +47,12 @@ pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<
         for link in detach(&links)? {
             done.push(format!("detached {version}/{link}"));
         }
+        for link in detach_pinned(&versions::interfaces(&portway.join(version)))? {
+            done.push(format!("detached {version}/{link}"));
+        }
+    }
+    for interface in detach_filters()? {
+        done.push(format!("detached the filters of {interface}"));
     }
     for version in &all {
         let path = portway.join(version);

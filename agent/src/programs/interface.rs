@@ -200,6 +200,19 @@ impl InterfacePrograms {
         Ok(true)
     }
 
+    /// Ends what programs of other layout versions do at interfaces where ours are not, and removes what is left of these
+    /// versions. For when our programs are where they shall be and the services' too. The names of the versions.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn retire_other_versions(&self) -> Result<Vec<String>, ProgramError> {
+        let Some(version) = self.dir.parent() else { return Ok(Vec::new()) };
+        for other in versions::others(version).map_err(ProgramError::pin("read the directory", version))? {
+            links::detach_all(&versions::interfaces(&other))?;
+        }
+        super::links::retire_other_versions(&versions::links(version))
+    }
+
     /// Removes the pins that interfaces left which are gone. Their names.
     ///
     /// # Errors

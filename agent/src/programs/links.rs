@@ -127,13 +127,17 @@ pub fn of_other_versions(dir: &Path) -> Result<bool, ProgramError> {
 }
 
 /// Removes what other layout versions have left beside `dir`: their programs end, unless the link is one of `dir`, and their
-/// maps lose their pins. The names of the versions.
+/// maps lose their pins. Those that have links to interfaces are left to
+/// [`super::InterfacePrograms::retire_other_versions`]. The names of the versions.
 pub fn retire_other_versions(dir: &Path) -> Result<Vec<String>, ProgramError> {
     let ours: BTreeSet<u32> = attached(dir)?.into_iter().map(|attached| attached.link).collect();
     let Some(version) = dir.parent() else { return Ok(Vec::new()) };
     let others = versions::others(version).map_err(ProgramError::pin("read the directory", version))?;
     let mut retired = Vec::new();
     for other in others {
+        if versions::entries(&versions::interfaces(&other)).is_ok_and(|links| !links.is_empty()) {
+            continue;
+        }
         let links = versions::links(&other);
         for name in pins(&links)? {
             let path = links.join(name);

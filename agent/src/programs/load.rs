@@ -13,6 +13,9 @@ use super::object::object;
 /// The program that changes an element of a hash map in place; it is run, never attached.
 const STORE_WORD: &str = "pw_store_word";
 
+/// Of the pod network. Where there is none the object makes one of its own, which stays empty.
+const POD_MAPS: [&str; 1] = [layout::NETNS];
+
 /// Maps of an earlier agent; without a pin of one the object makes one of its own, which stays empty.
 const EARLIER_MAPS: [&str; 4] =
     [layout::SOCK_OLD, layout::SOCK_UDP_OLD, layout::SOCK_REPLIES_OLD, layout::AFFINITY_OLD];
@@ -88,6 +91,14 @@ impl Loader {
                 return Err(ProgramError::NoMap { name, path });
             }
             self.loader.map_pin_path(name, path);
+        }
+        for name in POD_MAPS {
+            let path = maps.join(name);
+            if path.exists() {
+                self.loader.map_pin_path(name, path);
+            } else {
+                self.loader.map_max_entries(name, 1);
+            }
         }
         let mut has_earlier = false;
         for name in EARLIER_MAPS {
