@@ -3,6 +3,7 @@
 //! ```text
 //! main thread                               owner thread
 //!   signals, /healthz, /metrics, API socket   directory ─► manifests ─► load balancer ─► planner ─► kernel maps
+//! network thread, where there is a pod network: see `network`
 //! watches thread
 //!   watches of the API server ───────────────────────────────┘
 //!        │  questions ─────────────────────►  addresses ─────────────────────────────────────────► kernel maps
@@ -41,13 +42,13 @@ use tokio::task::JoinSet;
 
 use crate::config::{self, Config, Loaded};
 use crate::lock::Lock;
-use crate::node;
+use crate::{network, node};
 use audit::AuditMetrics;
 use audit::objects::Objects;
 use health::ProxyHealth;
 use http::Api;
 use metrics::Metrics;
-use owner::{Inputs, Owner};
+use owner::{Inputs, Owner, ToNetwork};
 
 /// What is under way at the end is waited for this long.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -123,13 +124,26 @@ async fn serve(
         });
     }
 
+    let (to_network, network_ended) = match &config.pod_network {
+        Some(network) => {
+            let (owner, from_owner) = ToNetwork::new(&config, network);
+            let ended = network::spawn(network::Inputs {
+                config: Arc::clone(&config),
+                network: network.clone(),
+                owner: from_owner,
+                drain: drain()?,
+            })?;
+            (Some(owner), Some(ended))
+        }
+        None => (None, None),
+    };
     let owner_ended = spawn_owner(OwnerParts {
         config: Arc::clone(&config),
         metrics,
         readiness,
         starting,
         api,
-        inputs: Inputs { asked, api_server, health, audit },
+        inputs: Inputs { asked, api_server, health, audit, network: to_network },
         drain: drain()?,
         started,
     })?;
@@ -140,6 +154,7 @@ async fn serve(
             Ok(result) => result,
             Err(_) => Err(anyhow!("the owner of the maps panicked")),
         },
+        ended = result_of(network_ended) => ended.unwrap_or_else(|_| Err(anyhow!("the pod network panicked"))),
         Some(ended) = servers.join_next() => {
             Err(anyhow!("a listener ended: {ended:?}"))
         }
@@ -152,6 +167,16 @@ async fn serve(
         tracing::debug!(%error, "the API socket could not be removed");
     }
     result
+}
+
+/// What a thread ended with; waits for ever where there is none.
+async fn result_of(
+    thread: Option<oneshot::Receiver<anyhow::Result<()>>>,
+) -> Result<anyhow::Result<()>, oneshot::error::RecvError> {
+    match thread {
+        Some(thread) => thread.await,
+        None => std::future::pending().await,
+    }
 }
 
 struct OwnerParts {

@@ -9,6 +9,7 @@ pub mod command;
 pub mod config;
 pub mod lock;
 pub mod maps;
+mod network;
 pub mod node;
 pub mod programs;
 pub mod sockets;

@@ -68,7 +68,7 @@ impl Datapath {
         metrics: Metrics,
         reports: mpsc::UnboundedSender<Grace<Ticket>>,
     ) -> anyhow::Result<(Self, Restored)> {
-        let Started { tables, programs, self_test: _, takes_over, serves_elsewhere: _ } = started;
+        let Started { tables, pods: _, programs, self_test: _, takes_over, serves_elsewhere: _ } = started;
         let mut planner = Planner::new(config.planner(tables.sizes()));
         let dump = tables.dump()?;
         planner.restore(&dump);

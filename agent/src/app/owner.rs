@@ -2,6 +2,7 @@
 
 mod answers;
 mod audit;
+mod network;
 mod node;
 mod serving;
 
@@ -17,6 +18,8 @@ use portway_runtime::directory::{Directory, DirectoryError, Event};
 use portway_runtime::readiness::{Guard, Readiness};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
+
+pub(super) use network::ToNetwork;
 
 use super::audit::objects::Differing;
 use super::audit::{Audit, AuditMetrics};
@@ -63,6 +66,8 @@ pub(super) struct Inputs {
     pub(super) api_server: Option<(Watches, mpsc::Receiver<Told>)>,
     pub(super) health: ProxyHealth,
     pub(super) audit: AuditMetrics,
+    /// Where there is a pod network.
+    pub(super) network: Option<ToNetwork>,
 }
 
 pub(super) struct Owner {
@@ -84,6 +89,8 @@ pub(super) struct Owner {
     /// What an earlier agent left and nobody has spoken of; empty once everything is exact.
     restored: Restored,
     datapath: Datapath,
+    /// Where there is a pod network.
+    network: Option<ToNetwork>,
     /// `None` where no program is attached.
     sockets: Option<Sockets>,
     audit: Audit,
@@ -117,7 +124,7 @@ impl Owner {
         inputs: Inputs,
         started: Instant,
     ) -> anyhow::Result<Self> {
-        let Inputs { asked, api_server, health, audit } = inputs;
+        let Inputs { asked, api_server, health, audit, mut network } = inputs;
         let (watches, told) = api_server.unzip();
         let events = watches.as_ref().map(|watches| ObjectEvents::new(watches.events().clone()));
         let sources = Sources::new(&config, watches);
@@ -127,7 +134,10 @@ impl Owner {
         let addresses = Addresses::open()?;
         let local_addresses = addresses.read().await?;
         let directory = config.source_dir.as_deref().map(Directory::open).transpose()?;
-        let kernel_side = start::start(&config)?;
+        let mut kernel_side = start::start(&config)?;
+        if let (Some(network), Some((tables, opening))) = (&mut network, kernel_side.pods.take()) {
+            network.opened(tables, opening);
+        }
         let kernel = status::kernel(&kernel_side.self_test);
         let serves_elsewhere = kernel_side.serves_elsewhere;
         let (reports, grace_reports) = mpsc::unbounded_channel();
@@ -161,6 +171,7 @@ impl Owner {
             events,
             restored,
             datapath,
+            network,
             sockets,
             first_sync,
             is_exact: false,

@@ -10,12 +10,16 @@ use portway_datapath::layout::Sizes;
 
 use crate::api;
 use crate::config::Config;
-use crate::maps::{KernelTables, MapId, MapReader, Opening, Published, pin_dir, pin_path};
+use crate::maps::{
+    KernelTables, MapId, MapReader, Opening, PodOpening, PodTables, Published, pin_dir, pin_path,
+};
 use crate::programs::{Attached, Loader, Programs, attached, link_dir, of_other_versions, selftest};
 
 /// What a start found and made.
 pub(super) struct Started {
     pub(super) tables: KernelTables,
+    /// Where there is a pod network.
+    pub(super) pods: Option<(PodTables, PodOpening)>,
     pub(super) programs: Programs,
     pub(super) self_test: Vec<api::Check>,
     /// Programs of an earlier agent run, on maps that were taken over.
@@ -34,6 +38,9 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
     let loader = std::thread::Builder::new().name("loader".to_owned()).spawn(Loader::new);
     let loader = loader.context("cannot start a thread")?;
     let (mut tables, opening) = open_maps(config)?;
+    // The socket programs read one of them.
+    let pod_sizes = config.pod_network.as_ref().map(|network| network.sizes);
+    let pods = pod_sizes.map(|sizes| PodTables::open(&config.bpf_root, &sizes)).transpose()?;
     let mut loader = loader.join().map_err(|_| anyhow!("the loader panicked"))??;
     let report = selftest::run(&mut loader, &config.cgroup_root, selftest::probe_command())?;
     let programs = loader.load(&pin_dir(&config.bpf_root))?;
@@ -49,6 +56,7 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
     let serves_elsewhere = serves_elsewhere(config, &running)?;
     Ok(Started {
         serves_elsewhere,
+        pods,
         tables,
         programs,
         self_test: checks(&report),

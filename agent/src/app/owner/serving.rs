@@ -21,6 +21,9 @@ impl Owner {
     pub(super) fn program(&mut self) -> anyhow::Result<()> {
         self.mark();
         let applied = self.sources.take_applied();
+        if let Some(network) = &mut self.network {
+            network.apply(&applied, self.sources.knows_cluster());
+        }
         if let Some(sockets) = &self.sockets {
             sockets.changed(applied);
         }
@@ -41,6 +44,9 @@ impl Owner {
             self.prune()?;
         } else {
             self.serve()?;
+        }
+        if let Some(network) = self.network.as_ref().filter(|_| self.first_sync.serves_enough()) {
+            network.serves();
         }
         if self.first_sync.serves_enough() && self.starting.take().is_some() {
             self.tell_ready();
