@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use portway_tests::harness::probe::conversation::{PATIENCE, errno, greeted, note, parse, patient};
 use portway_tests::harness::probe::load::Load;
+use portway_tests::harness::probe::ping::ping;
 use portway_tests::harness::probe::protocol::{Answer, Protocol, Reply, Request, Resolver, Tally};
 use portway_tests::harness::socket::{netns_cookie, reset_on_close};
 use portway_tests::harness::{dns, http};
@@ -129,6 +130,16 @@ fn act(sockets: &mut Sockets, request: Request) -> io::Result<Reply> {
             sockets.queries = sockets.queries.wrapping_add(1);
             Reply::Answered { answer: ask(resolver, sockets.queries, to)?, socket: None }
         }
+        Request::Datagram { to, bytes } => {
+            let socket = udp_socket(to.is_ipv6())?;
+            socket.connect(to)?;
+            socket.send(&vec![0; bytes.into()])?;
+            Reply::Answered { answer: hear_connected(&socket)?, socket: None }
+        }
+        Request::Ping { to, bytes } => {
+            ping(to, bytes)?;
+            Reply::Ponged
+        }
         Request::Connects { to, count, per_second } => Reply::Tally(connects(&to, count, per_second)),
         Request::StartLoad { to, hold, per_second } => {
             sockets.load = Some(Load::start(to, hold, per_second)?);
@@ -198,6 +209,10 @@ fn udp_socket(v6: bool) -> io::Result<UdpSocket> {
 
 fn exchange_connected(socket: &UdpSocket) -> io::Result<Answer> {
     socket.send(b"hello")?;
+    hear_connected(socket)
+}
+
+fn hear_connected(socket: &UdpSocket) -> io::Result<Answer> {
     let mut buffer = [0; 256];
     let len = socket.recv(&mut buffer)?;
     parse(&String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()), socket.peer_addr()?)

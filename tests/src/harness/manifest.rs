@@ -129,6 +129,13 @@ impl Service {
         self
     }
 
+    /// A port to another one on the pods than [`TARGET`].
+    #[must_use]
+    pub fn port_to(mut self, name: &str, protocol: &str, port: u16, target: u16) -> Self {
+        self.ports.push(json!({"name": name, "protocol": protocol, "port": port, "targetPort": target}));
+        self
+    }
+
     /// As [`Self::port`], with a NodePort; the service's type becomes `NodePort`.
     #[must_use]
     pub fn node_port(mut self, name: &str, protocol: &str, port: u16, node_port: u16) -> Self {
@@ -172,7 +179,9 @@ impl Service {
             let mut slice = Slice::new(self.name(), suffix);
             for port in &self.ports {
                 let text = |field: &str| port.get(field).and_then(Value::as_str).unwrap_or_default();
-                slice = slice.port(text("name"), text("protocol"), TARGET);
+                let target = port.get("targetPort").and_then(Value::as_u64);
+                let target = target.and_then(|target| u16::try_from(target).ok()).unwrap_or(TARGET);
+                slice = slice.port(text("name"), text("protocol"), target);
             }
             let empty = endpoints.is_empty();
             let slice = endpoints.into_iter().fold(slice, Slice::endpoint);

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use futures_util::TryStreamExt;
 use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 /// A network namespace. It lives as long as a handle to it, a socket or a process in it.
 ///
@@ -33,12 +34,29 @@ impl Namespace {
             for key in ["ipv6/conf/all/accept_dad", "ipv6/conf/default/accept_dad"] {
                 std::fs::write(format!("/proc/sys/net/{key}"), "0").with_context(|| format!("set {key}"))?;
             }
-            let fd = std::fs::File::open("/proc/thread-self/ns/net").context("open the network namespace")?;
-            Ok(OwnedFd::from(fd))
+            own_fd()
         })?;
+        Self::up(name, fd)
+    }
+
+    /// As a container runtime makes one: with the kernel's own settings.
+    pub fn as_a_runtime_makes_it(name: &str) -> Result<Self> {
+        let fd = on_own_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET).context("unshare the network namespace (needs root)")?;
+            own_fd()
+        })?;
+        Self::up(name, fd)
+    }
+
+    fn up(name: &str, fd: OwnedFd) -> Result<Self> {
         let namespace = Self { name: name.into(), fd: Arc::new(fd) };
         namespace.set_up("lo")?;
         Ok(namespace)
+    }
+
+    /// A path by which another process can open it while this one lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
     pub fn name(&self) -> &str {
@@ -47,7 +65,7 @@ impl Namespace {
 
     /// How a person enters it while this process lives.
     pub fn enter_command(&self) -> String {
-        format!("nsenter --net=/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
+        format!("nsenter --net={}", self.path().display())
     }
 
     /// Runs `f` on a thread of its own inside the namespace. Sockets made there stay there.
@@ -127,6 +145,30 @@ impl Namespace {
             .with_context(|| format!("bring up {link} in {}", self.name))
     }
 
+    /// A bridge `name`, up, without members.
+    pub fn add_bridge(&self, name: &str) -> Result<()> {
+        let bridge = LinkBridge::new(name).build();
+        self.netlink(async |handle| handle.link().add(bridge).execute().await)
+            .with_context(|| format!("make the bridge {name} in {}", self.name))
+    }
+
+    /// Makes `link` a member of `bridge`.
+    pub fn enslave(&self, link: &str, bridge: &str) -> Result<()> {
+        self.netlink(async |handle| {
+            let index = index_of(&handle, bridge).await?;
+            let member = LinkUnspec::new_with_name(link).controller(index).build();
+            handle.link().change(member).execute().await
+        })
+        .with_context(|| format!("make {link} a member of {bridge} in {}", self.name))
+    }
+
+    /// In bytes, of the network layer.
+    pub fn set_mtu(&self, link: &str, mtu: u32) -> Result<()> {
+        let link_message = LinkUnspec::new_with_name(link).mtu(mtu).build();
+        self.netlink(async |handle| handle.link().change(link_message).execute().await)
+            .with_context(|| format!("set the MTU of {link} in {} to {mtu}", self.name))
+    }
+
     pub fn add_address(&self, link: &str, addr: IpAddr, prefix: u8) -> Result<()> {
         self.netlink(async |handle| {
             let index = index_of(&handle, link).await?;
@@ -177,6 +219,12 @@ impl Namespace {
             })
         })
     }
+}
+
+/// The calling thread's network namespace.
+fn own_fd() -> Result<OwnedFd> {
+    let file = std::fs::File::open("/proc/thread-self/ns/net").context("open the network namespace")?;
+    Ok(OwnedFd::from(file))
 }
 
 async fn index_of(handle: &Handle, link: &str) -> Result<u32, rtnetlink::Error> {

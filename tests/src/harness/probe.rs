@@ -2,11 +2,12 @@
 
 pub mod conversation;
 pub mod load;
+pub mod ping;
 pub mod protocol;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
@@ -59,6 +60,11 @@ impl Probe {
         self.answer(&Request::Connect { protocol: Protocol::Udp, to: to.to_address()?, keep: false })
     }
 
+    /// As [`Self::udp`], with a datagram of `bytes`.
+    pub fn udp_large(&mut self, to: impl ToAddress, bytes: u16) -> Result<Outcome> {
+        self.answer(&Request::Datagram { to: to.to_address()?, bytes })
+    }
+
     /// Gets `/` from an HTTP server of [`super::Backends`].
     pub fn http(&mut self, to: impl ToAddress) -> Result<Outcome> {
         self.answer(&Request::Http { to: to.to_address()? })
@@ -67,6 +73,18 @@ impl Probe {
     /// Asks a DNS server of [`super::Backends`].
     pub fn dns(&mut self, resolver: Resolver, to: impl ToAddress) -> Result<Outcome> {
         self.answer(&Request::Dns { resolver, to: to.to_address()? })
+    }
+
+    /// Sends an echo request with `bytes` of payload and waits for the reply of that very address.
+    pub fn ping(&mut self, to: IpAddr, bytes: u16) -> Result<Result<(), Errno>> {
+        let request = Request::Ping { to, bytes };
+        Ok(match self.ask(&request)? {
+            Err(errno) => Err(errno),
+            Ok(reply) => {
+                ensure!(matches!(reply, Reply::Ponged), "{request:?}: {reply:?}");
+                Ok(())
+            }
+        })
     }
 
     /// As [`Self::tcp`] and [`Self::udp`], but the socket stays open.
@@ -254,7 +272,7 @@ impl ToAddress for &str {
     }
 }
 
-impl ToAddress for (std::net::IpAddr, u16) {
+impl ToAddress for (IpAddr, u16) {
     fn to_address(&self) -> Result<SocketAddr> {
         Ok((*self).into())
     }

@@ -301,7 +301,7 @@ impl World {
 }
 
 /// Directories of runs whose process is gone.
-fn remove_leftovers(temp: &Path) -> Result<()> {
+pub(super) fn remove_leftovers(temp: &Path) -> Result<()> {
     for entry in std::fs::read_dir(temp).with_context(|| format!("list {}", temp.display()))? {
         let entry = entry?;
         if owner_is_dead(&entry.file_name()) {

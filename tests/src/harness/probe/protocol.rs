@@ -1,7 +1,7 @@
 //! What a probe is told and says: one JSON object a line.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,16 @@ pub enum Request {
         resolver: Resolver,
         to: SocketAddr,
     },
+    /// A datagram of so many bytes from a connected socket.
+    Datagram {
+        to: SocketAddr,
+        bytes: u16,
+    },
+    /// An echo request with so many bytes of payload.
+    Ping {
+        to: IpAddr,
+        bytes: u16,
+    },
     Connects {
         to: Vec<SocketAddr>,
         count: u32,
@@ -91,6 +101,7 @@ pub enum Reply {
         socket: u32,
     },
     Closed,
+    Ponged,
     Heard {
         bytes: usize,
     },

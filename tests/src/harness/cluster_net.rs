@@ -1,0 +1,288 @@
+//! A cluster as a network: nodes on one link, each with its own agent and pods made by the CNI plugin, and a router
+//! with the world behind it.
+//!
+//! ```text
+//!  pod ── node-1 ──┐
+//!  pod ── node-2 ──┼── lan: the router's bridge, 172.18.0.0/24 ── world, 198.51.100.2
+//!  pod ── node-3 ──┘
+//! ```
+//!
+//! The world routes everything by the router, which knows the links alone: what a pod's address would have to reach
+//! goes nowhere. No namespace has a link to another one that a test did not make.
+
+pub mod cni;
+pub mod node;
+pub mod pod;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::manifest::{Directory, Endpoint, Service, TARGET};
+use super::{Agent, Namespace, PREFIX, Probe, Server, complain};
+
+pub use node::Node;
+pub use pod::{Pod, PodSpec};
+
+/// The router on the nodes' link.
+pub const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
+pub const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x172, 0x18, 0, 0, 0, 0, 1);
+/// The world, of the documentation's prefixes.
+pub const WORLD_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+pub const WORLD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x100, 0, 0, 0, 0, 2);
+/// The router on the world's link.
+const GATE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const GATE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x100, 0, 0, 0, 0, 1);
+/// The router's link to the world.
+const GATE: &str = "world";
+/// The router's bridge that the nodes are on.
+const LAN: &str = "lan";
+/// What the world's server says.
+pub const WORLD: &str = "world";
+
+/// How pods of different nodes reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Routing {
+    Native,
+    Tunnel,
+}
+
+impl Routing {
+    pub const BOTH: [Self; 2] = [Self::Native, Self::Tunnel];
+
+    /// What an agent is told.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Native => &[
+                "--routing-mode=native",
+                "--auto-direct-node-routes=true",
+                "--ipv4-native-routing-cidr=10.244.0.0/16",
+                "--ipv6-native-routing-cidr=fd00:10:244::/48",
+            ],
+            Self::Tunnel => &["--routing-mode=tunnel"],
+        }
+    }
+}
+
+/// The network and everything on it. It goes away with the guard, whatever the test did.
+///
+/// Make it on the test's own thread, as a [`super::World`].
+#[derive(Debug)]
+pub struct ClusterNet {
+    // Dropped in this order: processes, then what they run in.
+    nodes: Vec<Node>,
+    servers: Vec<Server>,
+    router: Namespace,
+    world: Namespace,
+    manifests: Directory,
+    dir: TempDir,
+    strangers: u8,
+    /// The mount namespace is the thread's.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl ClusterNet {
+    /// Runs `body` on a network of its own with `nodes` nodes, whose agents do not run yet. Where it fails or panics,
+    /// says what the agents said.
+    pub fn test(name: &str, nodes: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let mut net = Self::new(name, nodes)?;
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut net)));
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                net.report(&format!("{error:#}"));
+                Err(error)
+            }
+            Err(panic) => {
+                net.report("it panicked, see above");
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    pub fn new(name: &str, nodes: u8) -> Result<Self> {
+        super::world::remove_leftovers(&std::env::temp_dir())?;
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{}-{name}-", std::process::id()))
+            .tempdir()
+            .context("make a directory")?;
+        let manifests = Directory::new(dir.path())?;
+        let (router, world) = (Namespace::new("router")?, Namespace::new(WORLD)?);
+        for key in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            router.sysctl(key, "1")?;
+        }
+        router.add_bridge(LAN)?;
+        router.add_address(LAN, ROUTER_V4.into(), 24)?;
+        router.add_address(LAN, ROUTER_V6.into(), 64)?;
+        router.add_veth(GATE, &world, "eth0")?;
+        for (end, link, v4, v6) in [(&router, GATE, GATE_V4, GATE_V6), (&world, "eth0", WORLD_V4, WORLD_V6)] {
+            end.add_address(link, v4.into(), 24)?;
+            end.add_address(link, v6.into(), 64)?;
+        }
+        world.add_default_route(GATE_V4.into())?;
+        world.add_default_route(GATE_V6.into())?;
+        let servers = vec![Server::start(&world, WORLD, TARGET)?];
+        let mut net = Self {
+            nodes: Vec::new(),
+            servers,
+            router,
+            world,
+            manifests,
+            dir,
+            strangers: 0,
+            _not_send: std::marker::PhantomData,
+        };
+        for number in 1..=nodes {
+            net.join(number, name)?;
+        }
+        Ok(net)
+    }
+
+    /// A node more on the link, and its object.
+    fn join(&mut self, number: u8, test: &str) -> Result<()> {
+        let node = Node::new(number, test, self.dir.path(), self.manifests.path())?;
+        self.plug(node.namespace(), node.name(), &[(node.v4().into(), 24), (node.v6().into(), 64)])?;
+        node.namespace().add_default_route(ROUTER_V4.into())?;
+        node.namespace().add_default_route(ROUTER_V6.into())?;
+        self.manifests.put(node.name(), [node.object()])?;
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// Joins `namespace` to the nodes' link by its `eth0`; `port` is the router's end.
+    fn plug(&self, namespace: &Namespace, port: &str, addresses: &[(IpAddr, u8)]) -> Result<()> {
+        self.router.add_veth(port, namespace, "eth0")?;
+        self.router.enslave(port, LAN)?;
+        addresses.iter().try_for_each(|&(addr, prefix)| namespace.add_address("eth0", addr, prefix))
+    }
+
+    /// Another machine on the nodes' link, which is no node: 172.18.0.`100 + n` and fd00:172:18::`100 + n` (hex).
+    pub fn stranger(&mut self, name: &str) -> Result<Namespace> {
+        self.strangers += 1;
+        let host = 0x100 + u16::from(self.strangers);
+        let v6 = Ipv6Addr::new(0xfd00, 0x172, 0x18, 0, 0, 0, 0, host);
+        let namespace = Namespace::new(name)?;
+        let v4 = Ipv4Addr::new(172, 18, 0, 100 + self.strangers);
+        self.plug(&namespace, &format!("stranger{}", self.strangers), &[(v4.into(), 24), (v6.into(), 64)])?;
+        Ok(namespace)
+    }
+
+    /// The node with this number, from 1.
+    pub fn node(&self, number: u8) -> &Node {
+        &self.nodes[usize::from(number) - 1]
+    }
+
+    pub fn node_mut(&mut self, number: u8) -> &mut Node {
+        &mut self.nodes[usize::from(number) - 1]
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn router(&self) -> &Namespace {
+        &self.router
+    }
+
+    /// Answers on [`TARGET`] as [`WORLD`].
+    pub fn world(&self) -> &Namespace {
+        &self.world
+    }
+
+    pub fn manifests(&self) -> &Directory {
+        &self.manifests
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// From now on the way to the world takes packets of at most `mtu` bytes; the router says so to who sends more.
+    pub fn narrow(&self, mtu: u32) -> Result<()> {
+        // An end takes no longer packets than it sends.
+        self.world.set_mtu("eth0", mtu)?;
+        self.router.set_mtu(GATE, mtu)
+    }
+
+    /// Starts the agents of all nodes and waits until each is ready.
+    pub fn start_agents(&mut self, routing: Routing, flags: &[&str]) -> Result<()> {
+        for node in &mut self.nodes {
+            node.spawn_agent(routing, flags)?;
+        }
+        self.nodes.iter_mut().try_for_each(Node::wait_ready)
+    }
+
+    /// A new pod on node `number`, by the plugin.
+    pub fn pod(&self, number: u8, name: &str) -> Result<Pod> {
+        self.make(number, &PodSpec::new(name))
+    }
+
+    /// A new pod on node `number`: its object appears, then its sandbox is made and the plugin called, then the object
+    /// has the addresses, as kubelet does it.
+    pub fn make(&self, number: u8, spec: &PodSpec) -> Result<Pod> {
+        let node = self.node(number);
+        self.manifests.put(&spec.file(), [spec.object(node.name(), &[])])?;
+        let pod = node.add(spec)?;
+        self.manifests.put(&spec.file(), [spec.object(node.name(), &[pod.v4.into(), pod.v6.into()])])?;
+        Ok(pod)
+    }
+
+    /// Removes a pod by the plugin, and its object.
+    pub fn remove(&self, pod: &Pod) -> Result<()> {
+        let node = self.nodes.iter().find(|node| node.name() == pod.node).context("no such node")?;
+        node.delete(pod)?;
+        self.forget(pod)
+    }
+
+    /// Removes the pod's object alone.
+    pub fn forget(&self, pod: &Pod) -> Result<()> {
+        self.manifests.remove(&pod.spec.file())
+    }
+
+    /// Lets `pod` answer on [`TARGET`], TCP and UDP, with its name.
+    pub fn serve(&mut self, pod: &Pod) -> Result<()> {
+        self.servers.push(Server::start(&pod.namespace, pod.name(), TARGET)?);
+        Ok(())
+    }
+
+    /// A new pod that answers on [`TARGET`].
+    pub fn serving_pod(&mut self, number: u8, name: &str) -> Result<Pod> {
+        let pod = self.pod(number, name)?;
+        self.serve(&pod)?;
+        Ok(pod)
+    }
+
+    /// Puts `service` with these endpoints into the directory that all agents follow.
+    pub fn publish(&self, service: &Service, endpoints: impl IntoIterator<Item = Endpoint>) -> Result<()> {
+        self.manifests.put(service.name(), service.clone().with_endpoints(endpoints))
+    }
+
+    /// A client in a pod.
+    pub fn client(&self, pod: &Pod) -> Result<Probe> {
+        let node = self.nodes.iter().find(|node| node.name() == pod.node).context("no such node")?;
+        Probe::start(&pod.namespace, Some(node.cgroup()))
+    }
+
+    fn report(&self, failure: &str) {
+        complain(&format!("failed: {failure}"));
+        for node in &self.nodes {
+            let said = node.agent.as_ref().map_or_else(|| "not running\n".to_owned(), Agent::log);
+            complain(&format!(
+                "--- the agent of {}:\n{said}--- in {}: {}",
+                node.name(),
+                node.dir().display(),
+                node.namespace().enter_command()
+            ));
+        }
+        if std::env::var_os("PORTWAY_TESTS_KEEP").is_some() {
+            complain("left up until Ctrl-C (PORTWAY_TESTS_KEEP is set)");
+            loop {
+                std::thread::park();
+            }
+        }
+        complain("set PORTWAY_TESTS_KEEP=1 to leave it up");
+    }
+}

@@ -1,0 +1,128 @@
+//! The plugin as container runtimes call it: <https://www.cni.dev/docs/spec/>, sections 2 and 3.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::PodSpec;
+use crate::harness::Namespace;
+use crate::harness::process::binary;
+
+/// The interface that a pod has.
+pub const INTERFACE: &str = "eth0";
+
+/// A network configuration list, as the agent writes it.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    plugin: PathBuf,
+    /// What the plugin gets on standard input.
+    stdin: Value,
+}
+
+impl Conf {
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let list: Value =
+            serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+        let mut stdin = list["plugins"][0].clone();
+        let kind = stdin["type"].as_str().with_context(|| format!("no plugin in {list}"))?;
+        let plugin = binary(kind)?;
+        for key in ["cniVersion", "name"] {
+            stdin[key] = list[key].clone();
+        }
+        Ok(Self { plugin, stdin })
+    }
+
+    /// With what an earlier plugin of the list has answered, or an earlier ADD.
+    #[must_use]
+    pub fn after(mut self, result: &Value) -> Self {
+        self.stdin["prevResult"] = result.clone();
+        self
+    }
+
+    /// For GC: what is in use.
+    #[must_use]
+    pub fn valid<'a>(mut self, pods: impl IntoIterator<Item = &'a PodSpec>) -> Self {
+        let pods: Vec<Value> = pods
+            .into_iter()
+            .map(|pod| json!({"containerID": pod.container_id, "ifname": INTERFACE}))
+            .collect();
+        self.stdin["cni.dev/valid-attachments"] = pods.into();
+        self
+    }
+}
+
+/// What the plugin said: a result (of ADD), nothing, or an error.
+pub type Answer = std::result::Result<Value, Refused>;
+
+/// The plugin's error.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Refused {
+    pub code: u32,
+    pub msg: String,
+    #[serde(default)]
+    pub details: String,
+}
+
+impl Refused {
+    pub(super) fn into_error(self) -> anyhow::Error {
+        anyhow::anyhow!("the plugin refused: {self:?}")
+    }
+}
+
+/// Calls the plugin in `node` for a pod.
+pub fn call(
+    node: &Namespace,
+    conf: &Conf,
+    command: &str,
+    spec: &PodSpec,
+    sandbox: Option<&Namespace>,
+) -> Result<Answer> {
+    let mut process = node.command(&conf.plugin);
+    process
+        .env_clear()
+        .env("CNI_COMMAND", command)
+        .env("CNI_PATH", conf.plugin.parent().unwrap_or(Path::new("/")));
+    process.env("CNI_CONTAINERID", &spec.container_id).env("CNI_IFNAME", INTERFACE);
+    process.env(
+        "CNI_ARGS",
+        format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+            spec.name, spec.container_id, spec.uid
+        ),
+    );
+    if let Some(sandbox) = sandbox {
+        process.env("CNI_NETNS", sandbox.path());
+    }
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = process.spawn().with_context(|| format!("start {}", conf.plugin.display()))?;
+    let mut stdin = child.stdin.take().context("the plugin has no input")?;
+    stdin.write_all(conf.stdin.to_string().as_bytes()).context("speak to the plugin")?;
+    drop(stdin);
+    let output = child.wait_with_output().context("wait for the plugin")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaint = || {
+        format!(
+            "{command} {}: {}, {said:?}, {:?}",
+            spec.name,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        )
+    };
+    if output.status.success() {
+        let value = if said.trim().is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_str(&said).with_context(complaint)?
+        };
+        return Ok(Ok(value));
+    }
+    match serde_json::from_str(&said) {
+        Ok(refused) => Ok(Err(refused)),
+        Err(_) => bail!("the plugin failed without a word that the specification knows: {}", complaint()),
+    }
+}
