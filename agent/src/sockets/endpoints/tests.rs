@@ -34,6 +34,7 @@ fn pod(uid: &str, live: bool) -> Event {
         live,
         ips: Box::new([addr(9)]),
         host_ports: Box::default(),
+        annotations: Box::default(),
     })))
 }
 
