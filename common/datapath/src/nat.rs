@@ -10,6 +10,8 @@
 //! towards the same peer ([`masquerade`] with the node's address changes nothing unless there is a collision).
 //!
 //! Cost of a packet of an established flow: one hash lookup; once a second, one more for the other half.
+//!
+//! Functions that are not inlined are subprograms in the kernel, where all frames of a chain of calls share 512 bytes.
 
 mod choice;
 mod device;
@@ -17,7 +19,10 @@ mod device;
 mod tests;
 
 pub use choice::NatPorts;
-pub use device::{Arriving, Leaving, NatFacts, NatNode, NatPacket, arriving, leaving};
+pub use device::{
+    Arriving, Leaving, LeavingError, NatFacts, NatNode, NatPacket, arriving, error_arriving, error_leaving,
+    leaving,
+};
 
 use crate::packet::{TcpFlags, protocol};
 use crate::{Addr, FlowValue, NatKey, NatValue, Port, Reason};
@@ -112,7 +117,7 @@ pub fn masquerade<T: NatTables>(
 }
 
 /// What a flow that was masqueraded before leaves with; `None` where it was not, or lost its port.
-#[inline(always)]
+#[inline(never)]
 pub fn known<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr) -> Option<(Addr, Port)> {
     let key = flow.key(NatKey::OUT);
     let (map, value) = find(tables, &key)?;
@@ -151,7 +156,7 @@ pub fn related<T: NatTables>(tables: &T, key: &NatKey) -> Option<(Addr, Port)> {
 }
 
 /// A third look, because the entry may have moved between the first two.
-#[inline(always)]
+#[inline(never)]
 fn find<T: NatTables>(tables: &T, key: &NatKey) -> Option<(NatMap, NatValue)> {
     for map in [NatMap::Established, NatMap::New, NatMap::Established] {
         if let Some(value) = tables.nat(map, key) {
@@ -170,7 +175,7 @@ fn partner(key: &NatKey, value: &NatValue) -> NatKey {
 
 /// Notes a packet in its half, makes the other half where it is gone, and moves both to `pw_nat` where the flow is
 /// complete. False where the other half belongs to another flow: then so does the port.
-#[inline(always)]
+#[inline(never)]
 fn keep<T: NatTables>(tables: &T, flow: &NatFlow, map: NatMap, key: &NatKey, value: &NatValue) -> bool {
     let now = tables.nat_now();
     // A port that is used again after its connection ended is not to be thought closed.

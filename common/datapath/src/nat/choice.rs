@@ -58,7 +58,7 @@ impl NatPorts {
 ///
 /// # Errors
 /// [`Reason::NoNatPort`].
-#[inline(always)]
+#[inline(never)]
 pub(super) fn choose<T: NatTables>(
     tables: &T,
     flow: &NatFlow,
@@ -104,7 +104,7 @@ fn half_in(flow: &NatFlow, to: Addr, port: Port) -> NatKey {
 }
 
 /// Makes both halves; `None` where another CPU took the port meanwhile.
-#[inline(always)]
+#[inline(never)]
 fn take<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Option<(Addr, Port)> {
     let key = half_in(flow, to, port);
     let value = NatValue::new(&key, flow.local, 0, tables.nat_now());
@@ -120,7 +120,7 @@ fn take<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Optio
 }
 
 /// Makes the half that the flow's next packets find. Where another CPU was faster with the same flow, its choice counts.
-#[inline(always)]
+#[inline(never)]
 fn finish<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Option<(Addr, Port)> {
     let key = flow.key(NatKey::OUT);
     let value = NatValue::new(&key, (to, port), flow.seen, tables.nat_now());
@@ -141,7 +141,7 @@ fn finish<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Opt
 }
 
 /// Deletes both halves of a flow that has ended: reset, or closed from both sides. False where it has not.
-#[inline(always)]
+#[inline(never)]
 fn free_ended<T: NatTables>(tables: &T, key: &NatKey) -> bool {
     let Some((map, value)) = find(tables, key) else { return true };
     let other = partner(key, &value);

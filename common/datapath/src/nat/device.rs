@@ -16,14 +16,12 @@ pub trait NatFacts: NatTables {
     fn began_outside(&self, key: &FlowKey) -> bool;
 }
 
-/// A packet on a device of the node.
+/// A packet on a device of the node, or one that an ICMP error there quotes.
 #[derive(Clone, Copy, Debug)]
-pub struct NatPacket {
-    pub tuple: Tuple,
+pub struct NatPacket<'a> {
+    pub tuple: &'a Tuple,
     pub flags: TcpFlags,
     pub icmp_type: u8,
-    /// Of an ICMP error: the ends of the packet that it quotes, and the ICMP type of that one.
-    pub quoted: Option<(Tuple, u8)>,
 }
 
 /// What the node is while a packet passes.
@@ -40,10 +38,17 @@ pub enum Leaving {
     Unchanged,
     /// Its source becomes this; of an echo the port is the identifier.
     Source(Addr, Port),
-    /// An ICMP error: the destination of the packet that it quotes becomes `quoted`, its own source `source`.
-    Error {
-        source: Option<Addr>,
+    Drop(Reason),
+}
+
+/// What becomes of an ICMP error that leaves the node by a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeavingError {
+    Unchanged,
+    /// The destination of the packet that it quotes becomes `quoted`, its own source that address where it is a pod's.
+    About {
         quoted: (Addr, Port),
+        from_pod: bool,
     },
     Drop(Reason),
 }
@@ -54,10 +59,6 @@ pub enum Arriving {
     Unchanged,
     /// Its destination becomes this; of an echo the port is the identifier.
     Destination(Addr, Port),
-    /// An ICMP error: the source of the packet that it quotes becomes this, and its own destination that address.
-    Error {
-        quoted: (Addr, Port),
-    },
 }
 
 /// How a protocol can be masqueraded.
@@ -88,8 +89,13 @@ fn form(protocol: u8, icmp_type: u8) -> Form {
 
 /// `device` has the addresses of the device by which the packet leaves.
 #[inline(always)]
-pub fn leaving<T: NatFacts>(tables: &T, node: NatNode, device: &DeviceValue, packet: &NatPacket) -> Leaving {
-    let tuple = &packet.tuple;
+pub fn leaving<T: NatFacts>(
+    tables: &T,
+    node: NatNode,
+    device: &DeviceValue,
+    packet: &NatPacket<'_>,
+) -> Leaving {
+    let tuple = packet.tuple;
     let family = tuple.source.family();
     if !masquerades(node.switches, family) {
         return Leaving::Unchanged;
@@ -98,9 +104,6 @@ pub fn leaving<T: NatFacts>(tables: &T, node: NatNode, device: &DeviceValue, pac
         Family::V4 => device.v4,
         Family::V6 => device.v6,
     };
-    if let Some((quoted, quoted_type)) = packet.quoted {
-        return error_leaving(tables, tuple, &quoted, quoted_type);
-    }
     let is_pod = tuple.source != address && tables.is_pod(&tuple.source);
     if !is_pod && tuple.source != address && !tables.is_own_address(&tuple.source) {
         return Leaving::Unchanged;
@@ -153,40 +156,44 @@ pub fn leaving<T: NatFacts>(tables: &T, node: NatNode, device: &DeviceValue, pac
     }
 }
 
-/// An error about a packet that came for a pod: its peer knows the flow by the node's address.
+/// An error from `source` to `destination` about a packet that came for a pod: its peer knows the flow by the node's address.
 #[inline(always)]
-fn error_leaving<T: NatFacts>(tables: &T, outer: &Tuple, quoted: &Tuple, quoted_type: u8) -> Leaving {
-    let peer_port = match form(quoted.protocol, quoted_type) {
-        Form::Ports { .. } => quoted.source_port,
-        Form::Echo { begins: false } | Form::Echo { begins: true } | Form::None => Port::new(0),
+pub fn error_leaving<T: NatFacts>(
+    tables: &T,
+    node: NatNode,
+    outer: &Tuple,
+    quoted: &NatPacket<'_>,
+) -> LeavingError {
+    if !masquerades(node.switches, outer.source.family()) {
+        return LeavingError::Unchanged;
+    }
+    let tuple = quoted.tuple;
+    let peer_port = match form(tuple.protocol, quoted.icmp_type) {
+        Form::Ports { .. } => tuple.source_port,
+        Form::Echo { .. } | Form::None => Port::new(0),
     };
-    let local = (quoted.destination, quoted.destination_port);
-    let key = NatKey::new(local, (quoted.source, peer_port), quoted.protocol, NatKey::OUT);
+    let local = (tuple.destination, tuple.destination_port);
+    let key = NatKey::new(local, (tuple.source, peer_port), tuple.protocol, NatKey::OUT);
+    let from_pod = tables.is_pod(&outer.source);
     match related(tables, &key) {
-        Some(known) if known == local => Leaving::Unchanged,
-        Some(known) => {
-            let source = tables.is_pod(&outer.source).then_some(known.0);
-            Leaving::Error { source, quoted: known }
-        }
-        None if !tables.is_pod(&outer.source)
+        Some(known) if known == local => LeavingError::Unchanged,
+        Some(quoted) => LeavingError::About { quoted, from_pod },
+        None if !from_pod
             || tables.is_inside(&outer.destination)
-            || tables.began_outside(&quoted.flow_of_destination(FlowKey::PLAIN)) =>
+            || tables.began_outside(&tuple.flow_of_destination(FlowKey::PLAIN)) =>
         {
-            Leaving::Unchanged
+            LeavingError::Unchanged
         }
-        None => Leaving::Drop(Reason::NatUnsupported),
+        None => LeavingError::Drop(Reason::NatUnsupported),
     }
 }
 
 /// The packet's destination is no address of a pod.
 #[inline(always)]
-pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket) -> Arriving {
-    let tuple = &packet.tuple;
+pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket<'_>) -> Arriving {
+    let tuple = packet.tuple;
     if !masquerades(node.switches, tuple.destination.family()) {
         return Arriving::Unchanged;
-    }
-    if let Some((quoted, quoted_type)) = packet.quoted {
-        return error_arriving(tables, tuple, &quoted, quoted_type);
     }
     let peer_port = match form(tuple.protocol, packet.icmp_type) {
         Form::Ports { fixed } if fixed || node.ports.contains(tuple.destination_port) => tuple.source_port,
@@ -206,24 +213,28 @@ pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket) -> A
     }
 }
 
-/// An error about a packet that left with the node's address, from whoever could not carry it.
+/// An error to `destination` about a packet that left with the node's address, from whoever could not carry it: what the source
+/// of the quoted packet becomes, and with its address the error's destination. `None` where it is nobody's of a pod.
 #[inline(always)]
-fn error_arriving<T: NatTables>(tables: &T, outer: &Tuple, quoted: &Tuple, quoted_type: u8) -> Arriving {
-    let peer_port = match form(quoted.protocol, quoted_type) {
-        Form::Ports { .. } => quoted.destination_port,
-        Form::Echo { begins: true } => Port::new(0),
-        Form::Echo { begins: false } | Form::None => return Arriving::Unchanged,
-    };
-    let local = (quoted.source, quoted.source_port);
-    let key = NatKey::new(local, (quoted.destination, peer_port), quoted.protocol, NatKey::IN);
+pub fn error_arriving<T: NatTables>(
+    tables: &T,
+    node: NatNode,
+    destination: Addr,
+    quoted: &NatPacket<'_>,
+) -> Option<(Addr, Port)> {
+    let tuple = quoted.tuple;
     // Who quotes a packet of somebody else's tells us nothing.
-    if quoted.source != outer.destination {
-        return Arriving::Unchanged;
+    if !masquerades(node.switches, destination.family()) || tuple.source != destination {
+        return None;
     }
-    match related(tables, &key) {
-        Some(known) if known != local => Arriving::Error { quoted: known },
-        Some(_) | None => Arriving::Unchanged,
-    }
+    let peer_port = match form(tuple.protocol, quoted.icmp_type) {
+        Form::Ports { .. } => tuple.destination_port,
+        Form::Echo { begins: true } => Port::new(0),
+        Form::Echo { begins: false } | Form::None => return None,
+    };
+    let local = (tuple.source, tuple.source_port);
+    let key = NatKey::new(local, (tuple.destination, peer_port), tuple.protocol, NatKey::IN);
+    related(tables, &key).filter(|known| *known != local)
 }
 
 #[inline(always)]

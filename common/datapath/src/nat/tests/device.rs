@@ -3,7 +3,9 @@
 use crate::packet::{TcpFlags, Tuple, protocol};
 use crate::{DeviceValue, NodeNetwork, Reason};
 
-use super::super::{Arriving, Leaving, NatNode, NatPacket, arriving, leaving};
+use super::super::{
+    Arriving, Leaving, LeavingError, NatNode, NatPacket, arriving, error_arriving, error_leaving, leaving,
+};
 use super::*;
 
 const PORTS: NatPorts = NatPorts::new(40_000, 49_999);
@@ -32,34 +34,54 @@ fn tuple(protocol: u8, source: (Addr, u16), destination: (Addr, u16)) -> Tuple {
     }
 }
 
-fn packet(tuple: Tuple) -> NatPacket {
-    NatPacket { tuple, flags: TcpFlags::new(0), icmp_type: 0, quoted: None }
+/// What the programs make of a packet's headers.
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    tuple: Tuple,
+    flags: u8,
+    icmp_type: u8,
 }
 
-fn udp(source: (Addr, u16), destination: (Addr, u16)) -> NatPacket {
-    packet(tuple(protocol::UDP, source, destination))
+impl Headers {
+    fn packet(&self) -> NatPacket<'_> {
+        NatPacket { tuple: &self.tuple, flags: TcpFlags::new(self.flags), icmp_type: self.icmp_type }
+    }
 }
 
-fn tcp(flags: u8, source: (Addr, u16), destination: (Addr, u16)) -> NatPacket {
-    NatPacket { flags: TcpFlags::new(flags), ..packet(tuple(protocol::TCP, source, destination)) }
+fn headers(tuple: Tuple) -> Headers {
+    Headers { tuple, flags: 0, icmp_type: 0 }
 }
 
-fn echo(icmp_type: u8, id: u16, source: Addr, destination: Addr) -> NatPacket {
+fn udp(source: (Addr, u16), destination: (Addr, u16)) -> Headers {
+    headers(tuple(protocol::UDP, source, destination))
+}
+
+fn tcp(flags: u8, source: (Addr, u16), destination: (Addr, u16)) -> Headers {
+    Headers { flags, ..headers(tuple(protocol::TCP, source, destination)) }
+}
+
+fn echo(icmp_type: u8, id: u16, source: Addr, destination: Addr) -> Headers {
     let protocol = if icmp_type < 128 { protocol::ICMP } else { protocol::ICMPV6 };
-    NatPacket { icmp_type, ..packet(tuple(protocol, (source, id), (destination, id))) }
+    Headers { icmp_type, ..headers(tuple(protocol, (source, id), (destination, id))) }
 }
 
-fn error(source: Addr, destination: Addr, quoted: &NatPacket) -> NatPacket {
+fn leave(tables: &Memory, packet: &Headers) -> Leaving {
+    leaving(tables, SWITCHES, &DEVICE, &packet.packet())
+}
+
+fn arrive(tables: &Memory, packet: &Headers) -> Arriving {
+    arriving(tables, SWITCHES, &packet.packet())
+}
+
+/// An ICMP error that leaves, about `quoted`.
+fn complain(tables: &Memory, source: Addr, destination: Addr, quoted: &Headers) -> LeavingError {
     let outer = tuple(protocol::ICMP, (source, 0), (destination, 0));
-    NatPacket { icmp_type: 3, quoted: Some((quoted.tuple, quoted.icmp_type)), ..packet(outer) }
+    error_leaving(tables, SWITCHES, &outer, &quoted.packet())
 }
 
-fn leave(tables: &Memory, packet: &NatPacket) -> Leaving {
-    leaving(tables, SWITCHES, &DEVICE, packet)
-}
-
-fn arrive(tables: &Memory, packet: &NatPacket) -> Arriving {
-    arriving(tables, SWITCHES, packet)
+/// An ICMP error that comes to `destination`.
+fn hear(tables: &Memory, destination: Addr, quoted: &Headers) -> Option<(Addr, Port)> {
+    error_arriving(tables, SWITCHES, destination, &quoted.packet())
 }
 
 #[test]
@@ -80,7 +102,7 @@ fn inside_the_cluster_and_without_the_switch_a_pod_keeps_its_address() {
     assert_eq!(leave(&tables, &udp((pod(1), 41_000), (pod(77), 53))), Leaving::Unchanged);
     let off = NatNode { switches: NodeNetwork::MASQUERADE_V6, ..SWITCHES };
     let out = udp((pod(1), 41_000), (world(1), 53));
-    assert_eq!(leaving(&tables, off, &DEVICE, &out), Leaving::Unchanged);
+    assert_eq!(leaving(&tables, off, &DEVICE, &out.packet()), Leaving::Unchanged);
     assert!(tables.entries().is_empty());
 }
 
@@ -95,7 +117,7 @@ fn what_neither_a_pod_nor_the_node_sends_is_left_alone() {
 fn a_device_without_an_address_masquerades_nothing() {
     let tables = node();
     let device = DeviceValue { v4: Addr::ANY_V6, v6: NODE_V6 };
-    let out = leaving(&tables, SWITCHES, &device, &udp((pod(1), 41_000), (world(1), 53)));
+    let out = leaving(&tables, SWITCHES, &device, &udp((pod(1), 41_000), (world(1), 53)).packet());
     assert_eq!(out, Leaving::Drop(Reason::NoNatAddress));
 }
 
@@ -134,7 +156,7 @@ fn two_pods_that_ping_with_one_identifier_get_their_own_answers() {
     let tables = node();
     let ids = [1, 2].map(|last| match leave(&tables, &echo(8, 41_000, pod(last), world(1))) {
         Leaving::Source(_, id) => id,
-        other @ (Leaving::Unchanged | Leaving::Error { .. } | Leaving::Drop(_)) => panic!("{other:?}"),
+        other @ (Leaving::Unchanged | Leaving::Drop(_)) => panic!("{other:?}"),
     });
     for (last, id) in [1, 2].into_iter().zip(ids) {
         let back = arrive(&tables, &echo(0, id.get(), world(1), NODE));
@@ -171,7 +193,7 @@ fn flows_of_the_node_that_cannot_collide_take_no_room() {
         udp((NODE, 41_000), (pod(77), 53)),
         echo(0, 41_000, NODE, world(1)),
         tcp(TcpFlags::SYN | TcpFlags::ACK, (NODE, 41_000), (world(1), 5)),
-        packet(tuple(47, (NODE, 0), (world(1), 0))),
+        headers(tuple(47, (NODE, 0), (world(1), 0))),
     ] {
         assert_eq!(leave(&tables, &out), Leaving::Unchanged, "{out:?}");
     }
@@ -182,26 +204,25 @@ fn flows_of_the_node_that_cannot_collide_take_no_room() {
 fn what_has_no_port_is_not_masqueraded() {
     let tables = node();
     for protocol in [47, 50, 112] {
-        let out = packet(tuple(protocol, (pod(1), 0), (world(1), 0)));
+        let out = headers(tuple(protocol, (pod(1), 0), (world(1), 0)));
         assert_eq!(leave(&tables, &out), Leaving::Drop(Reason::NatUnsupported));
     }
-    let back = NatPacket { icmp_type: 135, ..packet(tuple(protocol::ICMPV6, (WORLD_V6, 0), (NODE_V6, 0))) };
+    let back = Headers { icmp_type: 135, ..headers(tuple(protocol::ICMPV6, (WORLD_V6, 0), (NODE_V6, 0))) };
     assert_eq!(arrive(&tables, &back), Arriving::Unchanged, "neighbour discovery is the node's");
 }
 
 #[test]
 fn an_error_from_a_third_router_reaches_the_pod_with_the_packet_it_sent() {
-    let router = world(200);
     let tables = node();
     let sent = udp((pod(1), 500), (world(1), 53));
     let Leaving::Source(source, port) = leave(&tables, &sent) else { panic!("masqueraded") };
     let seen = udp((source, port.get()), (world(1), 53));
-    let found = arrive(&tables, &error(router, NODE, &seen));
-    assert_eq!(found, Arriving::Error { quoted: (pod(1), Port::new(500)) });
+    let found = hear(&tables, NODE, &seen);
+    assert_eq!(found, Some((pod(1), Port::new(500))));
     // Nor is what nobody sent, or what quotes one address and comes to another.
     let never = udp((source, port.get()), (world(2), 53));
-    assert_eq!(arrive(&tables, &error(router, NODE, &never)), Arriving::Unchanged);
-    assert_eq!(arrive(&tables, &error(router, pod(2), &seen)), Arriving::Unchanged);
+    assert_eq!(hear(&tables, NODE, &never), None);
+    assert_eq!(hear(&tables, pod(2), &seen), None);
 }
 
 #[test]
@@ -211,10 +232,10 @@ fn an_error_about_an_echo_is_found_by_its_identifier() {
         panic!("masqueraded")
     };
     let seen = echo(8, id.get(), source, world(1));
-    let found = arrive(&tables, &error(world(200), NODE, &seen));
-    assert_eq!(found, Arriving::Error { quoted: (pod(1), Port::new(7)) });
+    let found = hear(&tables, NODE, &seen);
+    assert_eq!(found, Some((pod(1), Port::new(7))));
     let about_reply = echo(0, id.get(), source, world(1));
-    assert_eq!(arrive(&tables, &error(world(200), NODE, &about_reply)), Arriving::Unchanged);
+    assert_eq!(hear(&tables, NODE, &about_reply), None);
 }
 
 #[test]
@@ -222,7 +243,7 @@ fn an_error_about_the_nodes_own_packet_is_the_nodes() {
     let tables = node();
     let sent = udp((NODE, 41_000), (world(1), 53));
     leave(&tables, &sent);
-    assert_eq!(arrive(&tables, &error(world(200), NODE, &sent)), Arriving::Unchanged);
+    assert_eq!(hear(&tables, NODE, &sent), None);
 }
 
 #[test]
@@ -232,18 +253,18 @@ fn an_error_that_a_pod_sends_names_the_address_its_peer_knows() {
         panic!("masqueraded")
     };
     let delivered = udp((world(1), 53), (pod(1), 500));
-    let expected = Leaving::Error { source: Some(source), quoted: (source, port) };
-    assert_eq!(leave(&tables, &error(pod(1), world(1), &delivered)), expected);
+    let expected = LeavingError::About { quoted: (source, port), from_pod: true };
+    assert_eq!(complain(&tables, pod(1), world(1), &delivered), expected);
     // So does one of the node's own about it: a pod's smaller MTU, a hop limit that ends here.
-    let expected = Leaving::Error { source: None, quoted: (source, port) };
-    assert_eq!(leave(&tables, &error(NODE, world(1), &delivered)), expected);
+    let expected = LeavingError::About { quoted: (source, port), from_pod: false };
+    assert_eq!(complain(&tables, NODE, world(1), &delivered), expected);
 }
 
 #[test]
 fn an_error_about_what_came_from_outside_keeps_the_pods_address_and_any_other_is_dropped() {
     let tables = node();
     let came = udp((world(1), 9_000), (pod(1), 8_080));
-    assert_eq!(leave(&tables, &error(pod(1), world(1), &came)), Leaving::Drop(Reason::NatUnsupported));
+    assert_eq!(complain(&tables, pod(1), world(1), &came), LeavingError::Drop(Reason::NatUnsupported));
     tables.from_outside.borrow_mut().insert(came.tuple.flow_of_destination(FlowKey::PLAIN));
-    assert_eq!(leave(&tables, &error(pod(1), world(1), &came)), Leaving::Unchanged);
+    assert_eq!(complain(&tables, pod(1), world(1), &came), LeavingError::Unchanged);
 }
