@@ -19,7 +19,6 @@ mod reader;
 mod tables;
 
 pub use earlier::{EarlierFlows, PodAdopted};
-pub use flows::{FlowTable, NatTable};
 pub use intact::PodPinFault;
 pub use layout::PodMapId;
 pub use open::PodOpening;

@@ -1,64 +1,41 @@
 //! Conntrack and NAT for user space: programs fill them, the agent removes what is over.
 
-use portway_datapath::{FlowKey, FlowValue, NatKey, NatValue};
+use portway_datapath::nat::NatMap;
+use portway_datapath::{FlowKey, FlowMap, FlowValue, NatKey, NatValue};
 
 use super::layout::PodMapId;
 use super::{PodReader, PodTables};
 use crate::maps::error::MapError;
 use crate::maps::sys::{bytes_of, from_bytes};
 
-/// Which of the two conntrack maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FlowTable {
-    /// `pw_conntrack`: both directions were seen.
-    Established,
-    /// `pw_ct_new`, which makes room by itself.
-    New,
-}
-
-/// Which of the two NAT maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NatTable {
-    /// `pw_nat`: both directions were seen.
-    Established,
-    /// `pw_nat_new`, which makes room by itself.
-    New,
-}
-
-impl FlowTable {
-    pub const ALL: [Self; 2] = [Self::Established, Self::New];
-
-    pub const fn map(self) -> PodMapId {
-        match self {
-            Self::Established => PodMapId::Conntrack,
-            Self::New => PodMapId::ConntrackNew,
+impl PodMapId {
+    pub const fn of_flows(map: FlowMap) -> Self {
+        match map {
+            FlowMap::Established => Self::Conntrack,
+            FlowMap::New => Self::ConntrackNew,
         }
     }
-}
 
-impl NatTable {
-    pub const ALL: [Self; 2] = [Self::Established, Self::New];
-
-    pub const fn map(self) -> PodMapId {
-        match self {
-            Self::Established => PodMapId::Nat,
-            Self::New => PodMapId::NatNew,
+    pub const fn of_nats(map: NatMap) -> Self {
+        match map {
+            NatMap::Established => Self::Nat,
+            NatMap::New => Self::NatNew,
         }
     }
 }
 
 impl PodReader {
-    /// Every flow of a table, each at least once, in no order. One that comes or goes meanwhile may be missing. A value that
+    /// Every flow of a map, each at least once, in no order. One that comes or goes meanwhile may be missing. A value that
     /// is not of its key, because its element was reused under the reader, is left out.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn for_each_flow(
         &self,
-        table: FlowTable,
+        map: FlowMap,
         mut flow: impl FnMut(&FlowKey, &FlowValue),
     ) -> Result<(), MapError> {
-        self.each(table.map(), |key: FlowKey, value: FlowValue| {
+        self.each(PodMapId::of_flows(map), |key: FlowKey, value: FlowValue| {
             if value.tag == key.tag() {
                 flow(&key, &value);
             }
@@ -71,10 +48,10 @@ impl PodReader {
     /// The kernel refuses.
     pub fn for_each_nat(
         &self,
-        table: NatTable,
+        map: NatMap,
         mut half: impl FnMut(&NatKey, &NatValue),
     ) -> Result<(), MapError> {
-        self.each(table.map(), |key: NatKey, value: NatValue| {
+        self.each(PodMapId::of_nats(map), |key: NatKey, value: NatValue| {
             if value.tag == key.tag() {
                 half(&key, &value);
             }
@@ -83,14 +60,14 @@ impl PodReader {
 
     /// # Errors
     /// The kernel refuses.
-    pub fn flow(&self, table: FlowTable, key: &FlowKey) -> Result<Option<FlowValue>, MapError> {
-        Ok(self.get(table.map(), key)?.filter(|value: &FlowValue| value.tag == key.tag()))
+    pub fn flow(&self, map: FlowMap, key: &FlowKey) -> Result<Option<FlowValue>, MapError> {
+        Ok(self.get(PodMapId::of_flows(map), key)?.filter(|value: &FlowValue| value.tag == key.tag()))
     }
 
     /// # Errors
     /// The kernel refuses.
-    pub fn nat(&self, table: NatTable, key: &NatKey) -> Result<Option<NatValue>, MapError> {
-        Ok(self.get(table.map(), key)?.filter(|value: &NatValue| value.tag == key.tag()))
+    pub fn nat(&self, map: NatMap, key: &NatKey) -> Result<Option<NatValue>, MapError> {
+        Ok(self.get(PodMapId::of_nats(map), key)?.filter(|value: &NatValue| value.tag == key.tag()))
     }
 
     fn each<K: aya::Pod, V: aya::Pod>(
@@ -119,8 +96,8 @@ impl PodTables {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn delete_flow(&self, table: FlowTable, key: &FlowKey) -> Result<bool, MapError> {
-        let map = table.map();
+    pub fn delete_flow(&self, map: FlowMap, key: &FlowKey) -> Result<bool, MapError> {
+        let map = PodMapId::of_flows(map);
         self.raw(map).delete(bytes_of(key)).map_err(MapError::map(map, "delete from"))
     }
 
@@ -128,8 +105,8 @@ impl PodTables {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn delete_nat(&self, table: NatTable, key: &NatKey) -> Result<bool, MapError> {
-        let map = table.map();
+    pub fn delete_nat(&self, map: NatMap, key: &NatKey) -> Result<bool, MapError> {
+        let map = PodMapId::of_nats(map);
         self.raw(map).delete(bytes_of(key)).map_err(MapError::map(map, "delete from"))
     }
 }

@@ -62,6 +62,11 @@ impl PodReader {
         self.maps.sizes()
     }
 
+    /// Entries that a map has room for.
+    pub fn max(&self, map: PodMapId) -> u32 {
+        self.maps.raw(map).info().entries
+    }
+
     /// `pw_endpoints`.
     pub fn endpoints(&self) -> Result<BTreeMap<Addr, EndpointValue>, MapError> {
         self.collect(PodMapId::Endpoints)
