@@ -38,11 +38,11 @@ pub(crate) fn build_object() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the agent, the command and the programs of the tests, which expect to find each other in one folder.
+/// Builds the agent, the command, the plugin and the programs of the tests, which expect to find each other in one folder.
 pub(crate) fn build_binaries() -> anyhow::Result<Command> {
     let mut build = workspace::cargo()?;
     build.args(["build", "--bins", "--package", "portway-agent", "--package", "portway"]);
-    build.args(["--package", "portway-tests"]);
+    build.args(["--package", "portway-cni", "--package", "portway-tests"]);
     Ok(build)
 }
 
