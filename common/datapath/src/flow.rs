@@ -98,6 +98,53 @@ impl FlowValue {
     pub const FROM_PEER: u32 = 1;
     /// In `flags`: a pod that reaches itself by a service; its source is the hairpin address on the way there.
     pub const HAIRPIN: u32 = 2;
+    /// In `flags`: `pw_conntrack` had no room for the flow.
+    pub const REFUSED: u32 = 4;
+
+    /// A flow of which nothing has been seen.
+    #[inline(always)]
+    pub const fn new(key: &FlowKey, flags: u32, now: u64) -> Self {
+        Self {
+            last_seen: now,
+            backend: 0,
+            packets_out: 0,
+            bytes_out: 0,
+            packets_in: 0,
+            bytes_in: 0,
+            other: Addr::ANY_V6,
+            other_port: Port::new(0),
+            seen_out: 0,
+            seen_in: 0,
+            service: ServiceIndex::new(0),
+            tag: key.tag(),
+            flags,
+            policy_version: 0,
+            peer_identity: 0,
+        }
+    }
+
+    /// [`Self::other`], where there is one.
+    #[inline(always)]
+    pub fn other(&self) -> Option<(Addr, Port)> {
+        (self.other != Addr::ANY_V6).then_some((self.other, self.other_port))
+    }
+
+    #[inline(always)]
+    pub const fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether packets have gone both ways.
+    #[inline(always)]
+    pub const fn is_answered(&self) -> bool {
+        self.seen_out & self.seen_in & Self::SEEN != 0
+    }
+
+    /// Whether TCP is over: a reset, or a FIN each way.
+    #[inline(always)]
+    pub const fn is_closed(&self) -> bool {
+        (self.seen_out | self.seen_in) & Self::RST != 0 || self.seen_out & self.seen_in & Self::FIN != 0
+    }
 }
 
 /// Key of `pw_nat` and `pw_nat_new`: one half of a masqueraded flow.

@@ -17,6 +17,7 @@ mod addr;
 mod affinity;
 mod backend;
 mod config;
+mod conntrack;
 mod endpoint;
 mod exchange;
 mod flow;
@@ -29,12 +30,14 @@ mod name;
 pub mod nat;
 mod network;
 pub mod packet;
+mod packet_service;
 mod packet_tables;
 mod service;
 mod socket;
 mod source_range;
 mod tables;
 mod translate;
+mod tunnel;
 #[cfg(feature = "user")]
 mod user;
 
@@ -42,6 +45,7 @@ pub use addr::{Addr, Family, Port, Protocol};
 pub use affinity::{AffinityKey, AffinityValue};
 pub use backend::{BackendIndex, BackendRef, BackendSlot, Membership};
 pub use config::{NodeConfig, Settings};
+pub use conntrack::Sighting;
 pub use endpoint::{EndpointId, EndpointValue, NetnsOptions};
 pub use exchange::{ExchangeKey, ExchangeValue, ReplyKey, ReplyValue, UDP_IDLE_NS};
 pub use flow::{FlowKey, FlowValue, FragmentKey, FragmentValue, NatKey, NatValue};
@@ -50,6 +54,7 @@ pub use ipcache::{IpcachePrefix, IpcacheValue};
 pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
 pub use network::{DeviceValue, Direction, NodeNetwork, Reason, Traffic};
+pub use packet_service::{Incoming, Outgoing, answer_to_itself, incoming, outgoing, quoted_frontend};
 pub use packet_tables::{FlowMap, NetworkWord, PacketTables};
 pub use service::{
     RECORD_WORDS, Record, RunBackend, RunHeader, RunOffset, ServiceFlags, ServiceIndex, ServiceWord,
@@ -61,3 +66,4 @@ pub use translate::{
     Client, Destination, PassReason, Translation, Verdict, bind_is_denied, connected_backend, original_peer,
     reply_source, translate, translate_datagram,
 };
+pub use tunnel::is_of_node;

@@ -16,7 +16,7 @@ pub trait PacketTables: Tables {
     /// What a pod that reaches itself by a service sees as its peer.
     fn hairpin(&self, family: Family) -> Addr;
     /// `pw_endpoints`.
-    fn endpoint(&self, addr: &Addr) -> Option<EndpointValue>;
+    fn endpoint(&self, addr: &Addr) -> Option<&EndpointValue>;
     /// `pw_ipcache`: of the longest prefix that holds `addr`.
     fn ipcache(&self, addr: &Addr) -> Option<IpcacheValue>;
     /// `pw_devices`.

@@ -66,8 +66,8 @@ struct Hit {
 }
 
 /// A version of a service.
-struct Version {
-    service: ServiceIndex,
+pub(crate) struct Version {
+    pub(crate) service: ServiceIndex,
     first_backend: crate::RunOffset,
     header: RunHeader,
     set: Membership,
@@ -80,7 +80,7 @@ pub fn translate<T: Tables>(tables: &T, client: Client, to: Destination) -> Verd
         Ok(version) => version,
         Err(verdict) => return verdict,
     };
-    match choose(tables, client, &version) {
+    match choose(tables, affinity_key(client, &version), &version) {
         Some((backend, _)) => {
             tables.count(Counter::Connects);
             Verdict::Translate(translation(&version, &backend))
@@ -106,7 +106,7 @@ pub fn translate_datagram<T: Tables>(tables: &T, client: Client, cookie: u64, to
     };
     let (backend, reference) = match kept {
         Some(kept) => kept,
-        None => match choose(tables, client, &version) {
+        None => match choose(tables, affinity_key(client, &version), &version) {
             Some((backend, Some(reference))) => (backend, reference),
             Some((backend, None)) => (backend, reference(tables, backend.index)),
             None => return inconsistent(tables),
@@ -184,6 +184,17 @@ fn lookup<T: Tables>(tables: &T, client: Client, to: Destination) -> Result<Vers
     if settings.is_host_namespace_only() && !on_node {
         return Err(Verdict::Pass(PassReason::OtherNamespace));
     }
+    find_version(tables, settings, on_node, to)
+}
+
+/// From the destination to the version of its service. `on_node`: the client is in the node's own namespace.
+#[inline(always)]
+pub(crate) fn find_version<T: Tables>(
+    tables: &T,
+    settings: Settings,
+    on_node: bool,
+    to: Destination,
+) -> Result<Version, Verdict> {
     let Some(hit) = find_frontend(tables, settings, on_node, to) else {
         return Err(Verdict::Pass(PassReason::NoFrontend));
     };
@@ -256,19 +267,23 @@ fn hit(value: FrontendValue) -> Option<Hit> {
     Some(Hit { service: value.service(), kind: value.kind()? })
 }
 
-/// A backend of `version` for `client`: the one it is bound to, or a random one. The reference comes along where
-/// affinity had to look it up.
 #[inline(always)]
-fn choose<T: Tables>(
+const fn affinity_key(client: Client, version: &Version) -> AffinityKey {
+    AffinityKey::netns(client.netns, version.service)
+}
+
+/// A backend of `version` for the client of `key`: the one it is bound to, or a random one. The reference comes along
+/// where affinity had to look it up.
+#[inline(always)]
+pub(crate) fn choose<T: Tables>(
     tables: &T,
-    client: Client,
+    key: AffinityKey,
     version: &Version,
 ) -> Option<(RunBackend, Option<BackendRef>)> {
     let seconds = version.header.affinity_seconds;
     if seconds == 0 {
         return Some((random_backend(tables, version)?, None));
     }
-    let key = AffinityKey::netns(client.netns, version.service);
     let now = tables.now();
     let bound = match tables.affinity(&key) {
         Some(value) if value.is_fresh(now, seconds) => {
@@ -297,7 +312,7 @@ fn random_backend<T: Tables>(tables: &T, version: &Version) -> Option<RunBackend
 
 /// The backend that `reference` means, if `version`'s set has it now.
 #[inline(always)]
-fn serving<T: Tables>(
+pub(crate) fn serving<T: Tables>(
     tables: &T,
     reference: BackendRef,
     version: &Version,
@@ -309,7 +324,7 @@ fn serving<T: Tables>(
 
 /// What to remember of a backend that was chosen from a run.
 #[inline(always)]
-fn reference<T: Tables>(tables: &T, index: BackendIndex) -> BackendRef {
+pub(crate) fn reference<T: Tables>(tables: &T, index: BackendIndex) -> BackendRef {
     match tables.backend(index) {
         Some(slot) => BackendRef::new(index, slot.incarnation()),
         None => BackendRef::NONE,
@@ -322,7 +337,7 @@ fn translation(version: &Version, backend: &RunBackend) -> Translation {
 }
 
 #[inline(always)]
-fn inconsistent<T: Tables>(tables: &T) -> Verdict {
+pub(crate) fn inconsistent<T: Tables>(tables: &T) -> Verdict {
     tables.count(Counter::Inconsistent);
     Verdict::Pass(PassReason::Inconsistent)
 }

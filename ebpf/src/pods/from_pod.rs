@@ -1,23 +1,119 @@
+//! What a pod sends: checked, translated where it goes to a service, and taken to where it goes.
+
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use portway_datapath::{Direction, Family, PacketTables as _};
+use portway_datapath::packet::{IcmpClass, protocol};
+use portway_datapath::{
+    Direction, EndpointValue, Family, NetworkWord, NodeNetwork, Outgoing, PacketTables as _, Port, Reason,
+    answer_to_itself, outgoing,
+};
 
+use crate::deliver::{deliver, hand_over, sighting, to_tunnel};
+use crate::fragment::complete;
 use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
+use crate::refuse::refuse;
+use crate::rewrite::{set_destination, set_source};
+use crate::source::{Audience, Origin, arp, audience, origin};
 
 #[classifier]
 pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
-    let family = match link(&ctx) {
+    let bytes = ctx.len();
+    let (verdict, reason) = match try_from_pod(&ctx) {
+        Ok(verdict) => (verdict, Reason::Forwarded),
+        Err(reason) => (TC_ACT_SHOT, reason),
+    };
+    PodTables.count_packet(reason, Direction::Egress, bytes);
+    verdict
+}
+
+#[inline(always)]
+fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
+    let family = match link(ctx) {
         Link::Ipv4 => Family::V4,
         Link::Ipv6 => Family::V6,
-        Link::Arp | Link::Other => return TC_ACT_OK,
+        Link::Arp => return arp(ctx),
+        // Nothing else has a source that could be checked.
+        Link::Other => return Err(Reason::InvalidSource),
     };
-    match Packet::parse(&ctx, family) {
-        Ok(_) => TC_ACT_OK,
-        Err(reason) => {
-            PodTables.count_packet(reason, Direction::Egress, ctx.len());
-            TC_ACT_SHOT
+    let packet = Packet::parse(ctx, family)?;
+    let pod = match origin(ctx, packet)? {
+        Origin::Pod(pod) => Some(pod),
+        Origin::Unverified => None,
+        Origin::Neighbours => return Ok(TC_ACT_OK),
+    };
+    match audience(packet) {
+        Audience::One => {}
+        Audience::Many => return Ok(TC_ACT_OK),
+        Audience::Loopback => return Err(Reason::Malformed),
+    }
+    complete(packet)?;
+    if let Some(pod) = pod
+        && packet.tuple.destination == PodTables.hairpin(family)
+    {
+        return back_to_itself(ctx, packet, pod);
+    }
+    let mut to = PodTables.endpoint(&packet.tuple.destination);
+    if !matches!(packet.icmp, IcmpClass::Error) {
+        let sighting = sighting(ctx, packet, Direction::Egress);
+        match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting) {
+            Outgoing::Direct => {}
+            Outgoing::ToBackend { addr, port } => {
+                set_destination(ctx, packet, addr, port)?;
+                to = PodTables.endpoint(&addr);
+            }
+            Outgoing::ToItself { port } => {
+                let own = packet.tuple.source;
+                set_destination(ctx, packet, own, port)?;
+                let source_port = packet.tuple.source_port;
+                set_source(ctx, packet, PodTables.hairpin(family), source_port)?;
+                to = pod;
+            }
+            Outgoing::Refuse => {
+                PodTables.count_packet(Reason::NoBackends, Direction::Egress, ctx.len());
+                let pod = pod.ok_or(Reason::NoBackends)?;
+                return refuse(ctx, packet, pod);
+            }
+            Outgoing::Drop(reason) => return Err(reason),
         }
     }
+    if is_tunnels(packet) {
+        return Err(Reason::TunnelFromPod);
+    }
+    match to {
+        Some(to) => deliver(ctx, packet, to),
+        None => leave(ctx, packet),
+    }
+}
+
+/// Where to for a packet that is for no pod of this node: into the tunnel, or to the node's stack.
+#[inline(always)]
+fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
+    if PodTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
+        && PodTables.ipcache(&packet.tuple.destination).is_some_and(|there| there.tunnel().is_some())
+    {
+        return to_tunnel(ctx, packet, PodTables.network(NetworkWord::Tunnel) as u32);
+    }
+    Ok(TC_ACT_OK)
+}
+
+/// The answer of a pod to itself, which knows its peer by the hairpin address.
+#[inline(never)]
+fn back_to_itself(ctx: &TcContext, packet: &mut Packet, pod: &EndpointValue) -> Result<i32, Reason> {
+    let sighting = sighting(ctx, packet, Direction::Egress);
+    let ((addr, port), own_port): ((_, Port), Port) =
+        answer_to_itself(&PodTables, &packet.tuple, &sighting).ok_or(Reason::UnknownEndpoint)?;
+    let own = packet.tuple.source;
+    set_source(ctx, packet, addr, port)?;
+    set_destination(ctx, packet, own, own_port)?;
+    hand_over(ctx, packet, pod)
+}
+
+/// A packet as the tunnel itself sends them: other nodes would take it for this node's.
+#[inline(always)]
+fn is_tunnels(packet: &Packet) -> bool {
+    packet.tuple.protocol == protocol::UDP
+        && PodTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
+        && packet.tuple.destination_port.get() == (PodTables.network(NetworkWord::Tunnel) >> 32) as u16
 }

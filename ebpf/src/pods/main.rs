@@ -15,20 +15,26 @@
 #![cfg_attr(target_arch = "bpf", no_std)]
 #![no_main]
 
+mod deliver;
+mod fragment;
 mod from_device;
 mod from_pod;
 mod from_tunnel;
+mod icmp;
 mod maps;
-#[allow(dead_code, reason = "programs that are still to come use the rest")]
+mod nat;
 mod parse;
-#[allow(dead_code, reason = "programs that are still to come use it")]
+mod quoted;
+mod refuse;
 mod rewrite;
 #[path = "../maps.rs"]
 #[expect(dead_code, reason = "the socket programs use the rest")]
 mod service_maps;
+mod source;
 mod to_device;
 mod to_pod;
 mod to_tunnel;
+mod tunnel_key;
 
 /// The verifier lets only GPL-compatible programs call the helpers used here.
 #[unsafe(link_section = "license")]

@@ -46,6 +46,10 @@ static DEVICES: HashMap<u32, DeviceValue> = HashMap::with_max_entries(SIZES.devi
 #[map(name = "pw_traffic")]
 static TRAFFIC: PerCpuArray<Traffic> = PerCpuArray::with_max_entries(Reason::ALL.len() as u32 * 2, 0);
 
+/// Where an entry is put together, which would take a sixth of a program's stack.
+#[map(name = "pw_made")]
+static MADE: PerCpuArray<FlowValue> = PerCpuArray::with_max_entries(1, 0);
+
 /// Bits of an address, as prefixes of `pw_ipcache` count them.
 const ADDR_BITS: u32 = 128;
 
@@ -88,10 +92,10 @@ impl PacketTables for PodTables {
     }
 
     #[inline(always)]
-    fn endpoint(&self, addr: &Addr) -> Option<EndpointValue> {
+    fn endpoint(&self, addr: &Addr) -> Option<&EndpointValue> {
         // SAFETY: a value of integers; an element that is reused meanwhile is another pod's of this node, which takes no
         // packet for an address that it has not.
-        unsafe { ENDPOINTS.get(addr) }.copied()
+        unsafe { ENDPOINTS.get(addr) }
     }
 
     #[inline(always)]
@@ -201,8 +205,14 @@ impl PacketTables for PodTables {
 
     #[inline(always)]
     fn insert_flow(&self, key: &FlowKey, value: FlowValue) -> Option<FlowEntry> {
+        let made = MADE.get_ptr_mut(0)?;
+        // SAFETY: the array has an element 0, and a program runs to its end before another one begins on its CPU.
+        let made: &FlowValue = unsafe {
+            *made = value;
+            &*made
+        };
         // Another CPU may have made the entry: then it stays, and this packet finds it.
-        let inserted = CONNTRACK_NEW.insert(key, value, u64::from(BPF_NOEXIST));
+        let inserted = CONNTRACK_NEW.insert(key, made, u64::from(BPF_NOEXIST));
         match CONNTRACK_NEW.get_ptr_mut(key).and_then(NonNull::new) {
             Some(at) => Some(FlowEntry { at, map: FlowMap::New }),
             None => {

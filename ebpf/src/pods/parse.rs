@@ -3,6 +3,8 @@
 //! Read by `bpf_skb_load_bytes`, which serves linear and paged packets alike and leaves the verifier nothing to prove.
 
 use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, Piece, TcpFlags, Tuple, icmp_class, protocol};
 use portway_datapath::{Addr, Family, Port, Reason};
@@ -43,9 +45,19 @@ pub(crate) struct Packet {
     pub(crate) l4: u32,
     /// Of the datagram that this is a piece of; as it stands in the header.
     pub(crate) fragment_id: u32,
-    /// The bytes before the IP header: source MAC and EtherType.
+    /// Of the Ethernet header; of a quoted packet nothing.
     pub(crate) source_mac: [u8; 6],
 }
+
+/// Where packets are parsed to: on a program's stack of 512 bytes each of their fields would take a register's eight.
+///
+/// A program runs to its end before another one of these hooks begins on its CPU, so the packet is its own.
+#[map(name = "pw_parsed")]
+static PARSED: PerCpuArray<Packet> = PerCpuArray::with_max_entries(2, 0);
+
+/// The elements of [`PARSED`].
+const PACKET: u32 = 0;
+const QUOTED: u32 = 1;
 
 /// What arrives at a hook.
 pub(crate) enum Link {
@@ -77,108 +89,87 @@ pub(crate) fn link(ctx: &TcContext) -> Link {
 }
 
 impl Packet {
-    /// Reads the headers behind an Ethernet header. `Malformed`: they are cut short or contradict themselves.
+    /// Reads the headers behind an Ethernet header. `Malformed`: they are cut short or contradict themselves. There is one
+    /// packet at a time: the next call overwrites it.
     #[inline(always)]
-    pub(crate) fn parse(ctx: &TcContext, family: Family) -> Result<Self, Reason> {
+    pub(crate) fn parse(ctx: &TcContext, family: Family) -> Result<&'static mut Self, Reason> {
+        Self::parse_at(ctx, family, ETHERNET, PACKET)
+    }
+
+    /// Reads the headers of the packet that the ICMP error `self` quotes, of which there is one at a time too.
+    #[inline(always)]
+    pub(crate) fn parse_quoted(&self, ctx: &TcContext) -> Result<&'static mut Self, Reason> {
+        Self::parse_at(ctx, self.family, self.l4 + 8, QUOTED)
+    }
+
+    #[inline(always)]
+    fn parse_at(ctx: &TcContext, family: Family, l3: u32, element: u32) -> Result<&'static mut Self, Reason> {
+        let packet = PARSED.get_ptr_mut(element).ok_or(Reason::KernelError)?;
+        // SAFETY: the array has the element, and nobody else has it now. Of a `Packet` never written before all bytes
+        // are zero, which every field may be; all fields are written before any is read.
+        let packet = unsafe { &mut *packet };
+        packet.family = family;
+        packet.l3 = l3;
+        packet.piece = Piece::Whole;
+        packet.icmp = IcmpClass::Other;
+        packet.tcp_flags = TcpFlags::new(0);
+        packet.icmp_type = 0;
+        packet.icmp_code = 0;
+        packet.fragment_id = 0;
+        packet.tuple.source_port = Port::new(0);
+        packet.tuple.destination_port = Port::new(0);
         match family {
-            Family::V4 => Self::parse_v4(ctx, ETHERNET),
-            Family::V6 => Self::parse_v6(ctx, ETHERNET),
+            Family::V4 => packet.read_v4(ctx)?,
+            Family::V6 => packet.read_v6(ctx)?,
         }
+        Ok(packet)
     }
 
-    /// Reads the headers of the packet that the ICMP error `self` quotes. Its checksum and length may be cut off.
-    #[inline(always)]
-    pub(crate) fn parse_quoted(&self, ctx: &TcContext) -> Result<Self, Reason> {
-        match self.family {
-            Family::V4 => Self::parse_v4(ctx, self.l4 + 8),
-            Family::V6 => Self::parse_v6(ctx, self.l4 + 8),
-        }
-    }
-
-    #[inline(always)]
-    fn parse_v4(ctx: &TcContext, l3: u32) -> Result<Self, Reason> {
+    #[inline(never)]
+    fn read_v4(&mut self, ctx: &TcContext) -> Result<(), Reason> {
         // From eight bytes before the header: the source MAC and the EtherType come along.
-        let [a, b, first, id_offset, ttl_protocol, source, destination]: [u32; 7] = load(ctx, l3 - 8)?;
+        let [a, b, first, id_offset, ttl_protocol, source, destination]: [u32; 7] = load(ctx, self.l3 - 8)?;
         let first = first.to_ne_bytes();
         let header = u32::from(first[0] & 0x0f) * 4;
         if first[0] >> 4 != 4 || header < 20 {
             return Err(Reason::Malformed);
         }
-        let id_offset = u32::from_be(id_offset);
-        let (offset, more) = (id_offset & 0x1fff, id_offset & 0x2000 != 0);
         let [ttl, protocol, ..] = ttl_protocol.to_ne_bytes();
-        let mut packet = Self::new(
-            Family::V4,
-            Addr::from_v4_word(source),
-            Addr::from_v4_word(destination),
-            protocol,
-            ttl,
-            l3,
-            mac(a, b),
-        );
-        packet.l4 = l3 + header;
-        packet.fragment_id = id_offset >> 16;
-        packet.piece = piece(offset, more);
-        packet.read_transport(ctx)?;
-        Ok(packet)
+        let id_offset = u32::from_be(id_offset);
+        self.source_mac = mac(a, b);
+        self.tuple.source = Addr::from_v4_word(source);
+        self.tuple.destination = Addr::from_v4_word(destination);
+        self.tuple.protocol = protocol;
+        self.ttl = ttl;
+        self.l4 = self.l3 + header;
+        self.fragment_id = id_offset >> 16;
+        self.piece = piece(id_offset & 0x1fff, id_offset & 0x2000 != 0);
+        self.read_transport(ctx)
     }
 
-    #[inline(always)]
-    fn parse_v6(ctx: &TcContext, l3: u32) -> Result<Self, Reason> {
-        let words: [u32; 12] = load(ctx, l3 - 8)?;
-        let [a, b, first, length_next, ..] = words;
-        if first.to_ne_bytes()[0] >> 4 != 6 {
+    #[inline(never)]
+    fn read_v6(&mut self, ctx: &TcContext) -> Result<(), Reason> {
+        let words: [u32; 12] = load(ctx, self.l3 - 8)?;
+        if words[2].to_ne_bytes()[0] >> 4 != 6 {
             return Err(Reason::Malformed);
         }
-        let [_, _, next, hop_limit] = length_next.to_ne_bytes();
-        let mut packet = Self::new(
-            Family::V6,
-            Addr::from_words([words[4], words[5], words[6], words[7]]),
-            Addr::from_words([words[8], words[9], words[10], words[11]]),
-            next,
-            hop_limit,
-            l3,
-            mac(a, b),
-        );
-        packet.l4 = l3 + 40;
+        let [_, _, next, hop_limit] = words[3].to_ne_bytes();
+        let source = Addr::from_words([words[4], words[5], words[6], words[7]]);
+        let destination = Addr::from_words([words[8], words[9], words[10], words[11]]);
         // A mapped address on the wire would be taken for the IPv4 address; RFC 4942, section 2.2, wants it dropped.
-        if matches!(packet.tuple.source.family(), Family::V4)
-            || matches!(packet.tuple.destination.family(), Family::V4)
-        {
+        if matches!(source.family(), Family::V4) || matches!(destination.family(), Family::V4) {
             return Err(Reason::Malformed);
         }
+        self.source_mac = mac(words[0], words[1]);
+        self.tuple.source = source;
+        self.tuple.destination = destination;
+        self.tuple.protocol = next;
+        self.ttl = hop_limit;
+        self.l4 = self.l3 + 40;
         if is_extension(next) {
-            packet.walk_extensions(ctx)?;
+            self.walk_extensions(ctx)?;
         }
-        packet.read_transport(ctx)?;
-        Ok(packet)
-    }
-
-    #[inline(always)]
-    fn new(
-        family: Family,
-        source: Addr,
-        destination: Addr,
-        protocol: u8,
-        ttl: u8,
-        l3: u32,
-        source_mac: [u8; 6],
-    ) -> Self {
-        let (source_port, destination_port) = (Port::new(0), Port::new(0));
-        Self {
-            tuple: Tuple { source, destination, source_port, destination_port, protocol },
-            family,
-            piece: Piece::Whole,
-            icmp: IcmpClass::Other,
-            tcp_flags: TcpFlags::new(0),
-            ttl,
-            icmp_type: 0,
-            icmp_code: 0,
-            l3,
-            l4: 0,
-            fragment_id: 0,
-            source_mac,
-        }
+        self.read_transport(ctx)
     }
 
     /// From the IPv6 header to the transport header. A header that cannot be looked behind (ESP, a routing header that is

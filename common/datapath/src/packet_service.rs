@@ -1,0 +1,374 @@
+//! Services by packets: what becomes of a packet that a pod sends, and of one that arrives for it.
+//!
+//! For clients whose sockets are not translated (virtual machines, raw sockets, pods that opted out). The decision is that
+//! of [`crate::translate`], with the client's address where a socket has its namespace.
+//!
+//! A flow to a service is two entries: [`FlowKey::SERVICE`] under the frontend says which backend it got,
+//! [`FlowKey::PLAIN`] under the backend says which frontend replies come from. Everything else is one PLAIN entry.
+//!
+//! Cost: an established flow between pods is one lookup at each end. An established flow to a service is four at the
+//! client's (two that find nothing, one for each entry); UDP asks the service again, which is a connect's lookups.
+
+use crate::conntrack::{self, Sighting, Translated};
+use crate::packet::{Tuple, protocol};
+use crate::translate::{choose, find_version, inconsistent, reference, serving};
+use crate::{
+    Addr, AffinityKey, BackendRef, Destination, FlowKey, FlowMap, FlowValue, NetworkWord, NodeNetwork,
+    PacketTables, Port, Protocol, Reason, ServiceIndex, Settings, Verdict,
+};
+
+/// What becomes of a packet that a pod sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// It goes where it says.
+    Direct,
+    /// It goes to a backend instead.
+    ToBackend { addr: Addr, port: Port },
+    /// The pod is its own backend: it goes back, from [`PacketTables::hairpin`].
+    ToItself { port: Port },
+    /// The service has no backends; the client is to be told.
+    Refuse,
+    /// Dropped.
+    Drop(Reason),
+}
+
+/// What becomes of a packet that arrives for a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    Direct,
+    /// The answer of a backend: it comes from the frontend instead.
+    From {
+        addr: Addr,
+        port: Port,
+    },
+}
+
+/// A packet that the pod `tuple.source` sends. `to_pod`: its destination is a pod of this node, which no service has
+/// as its address.
+///
+/// In steps that are functions of their own, none inside another: the programs have 512 bytes of stack for all that are under
+/// way at once.
+#[inline(always)]
+pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighting: &Sighting) -> Outgoing {
+    let may_be_service =
+        !to_pod && tables.network(NetworkWord::Switches) & NodeNetwork::SERVICES != 0 && has_services(tuple);
+    if touch_direct(tables, tuple, sighting, may_be_service) {
+        return Outgoing::Direct;
+    }
+    if may_be_service {
+        match find_backend(tables, tuple, sighting) {
+            Found::NoService => {}
+            Found::NoBackends => return Outgoing::Refuse,
+            Found::Backend(chosen) => {
+                let remembered = if chosen.is_kept {
+                    match keep_plain(tables, tuple, sighting, &chosen) {
+                        Some(plain) => keep_service(tables, tuple, sighting, &chosen, plain),
+                        None => false,
+                    }
+                } else {
+                    bind_plain(tables, tuple, sighting, &chosen)
+                        && bind_service(tables, tuple, sighting, &chosen)
+                };
+                if !remembered {
+                    return Outgoing::Drop(Reason::MapFull);
+                }
+                let (addr, port) = chosen.to;
+                return if addr == tuple.source {
+                    Outgoing::ToItself { port }
+                } else {
+                    Outgoing::ToBackend { addr, port }
+                };
+            }
+        }
+    }
+    begin_direct(tables, tuple, sighting);
+    Outgoing::Direct
+}
+
+/// What the tables say of a destination.
+enum Found {
+    NoService,
+    NoBackends,
+    Backend(Chosen),
+}
+
+/// The backend of a flow to a service.
+#[derive(Clone, Copy)]
+struct Chosen {
+    to: (Addr, Port),
+    service: ServiceIndex,
+    backend: BackendRef,
+    /// The flow had it before.
+    is_kept: bool,
+}
+
+impl Chosen {
+    const NONE: Self = Self {
+        to: (Addr::ANY_V6, Port::new(0)),
+        service: ServiceIndex::new(0),
+        backend: BackendRef::NONE,
+        is_kept: false,
+    };
+}
+
+/// Takes notice of a packet whose flow is known to go without a service; whether it does. While nobody has answered, a service
+/// may come to be at the address (`may_be_service`).
+#[inline(never)]
+fn touch_direct<T: PacketTables>(
+    tables: &T,
+    tuple: &Tuple,
+    sighting: &Sighting,
+    may_be_service: bool,
+) -> bool {
+    let key = tuple.flow_of_source(FlowKey::PLAIN);
+    let Some(flow) = tables.flow(&key) else { return false };
+    if may_be_service {
+        let value = tables.read_flow(flow);
+        if !value.is(FlowValue::FROM_PEER) && !value.is_answered() {
+            return false;
+        }
+    }
+    touch_plain(tables, &key, flow, sighting);
+    true
+}
+
+/// Takes notice of a packet to an address that is no service's.
+#[inline(never)]
+fn begin_direct<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) {
+    let key = tuple.flow_of_source(FlowKey::PLAIN);
+    match tables.flow(&key) {
+        Some(flow) => touch_plain(tables, &key, flow, sighting),
+        // Without a translation to remember, a flow may go on without an entry.
+        None => {
+            let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
+        }
+    }
+}
+
+#[inline(always)]
+fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighting: &Sighting) {
+    let value = conntrack::touch(tables, key, flow, sighting);
+    // The endpoint dials its peer itself now, from a port that it once dialled a service from.
+    if sighting.opens() && value.other().is_some() {
+        conntrack::retranslate(tables, flow, &value, &Translated::NOT);
+    }
+}
+
+/// A packet that arrives for the pod `tuple.destination`.
+#[inline(never)]
+pub fn incoming<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Incoming {
+    let key = tuple.flow_of_destination(FlowKey::PLAIN);
+    let Some(flow) = tables.flow(&key) else {
+        let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
+        return Incoming::Direct;
+    };
+    let value = conntrack::touch(tables, &key, flow, sighting);
+    let Some((addr, port)) = value.other() else { return Incoming::Direct };
+    if conntrack::is_over(&value, sighting) {
+        conntrack::retranslate(tables, flow, &value, &Translated::NOT);
+        return Incoming::Direct;
+    }
+    Incoming::From { addr, port }
+}
+
+/// The answer of a pod to itself, which it sends to the hairpin address: the frontend that it comes from, and the port that
+/// it goes to. `None`: nothing was asked.
+#[inline(never)]
+pub fn answer_to_itself<T: PacketTables>(
+    tables: &T,
+    tuple: &Tuple,
+    sighting: &Sighting,
+) -> Option<((Addr, Port), Port)> {
+    let as_server = tuple.flow_of_source(FlowKey::PLAIN);
+    if let Some(flow) = tables.flow(&as_server) {
+        conntrack::touch(tables, &as_server, flow, sighting);
+    }
+    let own = |port| (tuple.source, port);
+    let as_client =
+        FlowKey::new(own(tuple.destination_port), own(tuple.source_port), tuple.protocol, FlowKey::PLAIN);
+    let flow = tables.flow(&as_client)?;
+    let value = conntrack::touch(tables, &as_client, flow, &sighting.arriving());
+    Some((value.other()?, tuple.destination_port))
+}
+
+/// Where a packet comes from in the eyes of the pod that gets an ICMP error about it: the frontend that it dialled.
+/// `quoted` is the packet as it left the pod. `None`: it dialled what it reached.
+#[inline(never)]
+pub fn quoted_frontend<T: PacketTables>(tables: &T, quoted: &Tuple) -> Option<(Addr, Port)> {
+    let flow = tables.flow(&quoted.flow_of_source(FlowKey::PLAIN))?;
+    tables.read_flow(flow).other()
+}
+
+/// The backend of a packet to a service: the one that its flow has, or one that is chosen.
+#[inline(never)]
+fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Found {
+    let Some(to) = destination(tuple) else { return Found::NoService };
+    let known = kept(tables, tuple);
+    // A connection stays with its backend while it lives.
+    if known.is_kept && sighting.is_tcp() && !sighting.opens() {
+        return Found::Backend(known);
+    }
+    let settings = Settings::from_word(tables.config().settings);
+    let version = match find_version(tables, settings, false, to) {
+        Ok(version) => version,
+        Err(Verdict::Refuse(_)) => return Found::NoBackends,
+        Err(Verdict::Pass(_) | Verdict::Translate(_)) => return Found::NoService,
+    };
+    if known.is_kept
+        && serving(tables, known.backend, &version).is_some()
+        && !(sighting.opens() && is_closed(tables, tuple, known.to))
+    {
+        return Found::Backend(known);
+    }
+    let Some((backend, chosen)) =
+        choose(tables, AffinityKey::address(tuple.source, version.service), &version)
+    else {
+        inconsistent(tables);
+        return Found::NoService;
+    };
+    if tuple.protocol == protocol::SCTP && backend.port != to.port {
+        // A checksum over all of the packet protects the ports, and no helper computes it: no backend can be reached.
+        return Found::NoBackends;
+    }
+    let chosen = match chosen {
+        Some(chosen) => chosen,
+        None => reference(tables, backend.index),
+    };
+    Found::Backend(Chosen {
+        to: (backend.addr, backend.port),
+        service: version.service,
+        backend: chosen,
+        is_kept: false,
+    })
+}
+
+/// The backend that a flow to a service has; [`Chosen::NONE`] where it has none. (Of an `Option` the compiler would carry
+/// around what nobody has written, which the verifier takes for a defect.)
+#[inline(always)]
+fn kept<T: PacketTables>(tables: &T, tuple: &Tuple) -> Chosen {
+    let Some(flow) = tables.flow(&tuple.flow_of_source(FlowKey::SERVICE)) else { return Chosen::NONE };
+    let value = tables.read_flow(flow);
+    Chosen {
+        to: (value.other, value.other_port),
+        service: value.service,
+        backend: BackendRef::from_word(value.backend),
+        is_kept: true,
+    }
+}
+
+/// Takes notice of a packet of a flow that keeps its backend, in the entry under the backend. Where that is afterwards; `None`
+/// if it could not be remembered.
+#[inline(never)]
+fn keep_plain<T: PacketTables>(
+    tables: &T,
+    tuple: &Tuple,
+    sighting: &Sighting,
+    chosen: &Chosen,
+) -> Option<FlowMap> {
+    let key = under_backend(tuple, chosen.to);
+    let Some(flow) = tables.flow(&key) else {
+        // This half was the least recently used one; the other half has all it said.
+        let flow = conntrack::begin(tables, &key, sighting, &to_frontend(tuple, chosen))?;
+        return Some(tables.flow_map(flow));
+    };
+    let value = conntrack::touch(tables, &key, flow, sighting);
+    if sighting.opens() {
+        conntrack::retranslate(tables, flow, &value, &to_frontend(tuple, chosen));
+    }
+    Some(tables.flow_map(flow))
+}
+
+/// The same in the entry under the frontend, of which `plain` is the other half; whether it could be remembered.
+#[inline(never)]
+fn keep_service<T: PacketTables>(
+    tables: &T,
+    tuple: &Tuple,
+    sighting: &Sighting,
+    chosen: &Chosen,
+    plain: FlowMap,
+) -> bool {
+    let key = tuple.flow_of_source(FlowKey::SERVICE);
+    match tables.flow(&key) {
+        Some(flow) => {
+            conntrack::touch_service(tables, &key, flow, plain, sighting);
+            true
+        }
+        None => conntrack::begin(tables, &key, sighting, &to_backend(chosen)).is_some(),
+    }
+}
+
+/// The flow gets a backend: the entry under it is made, or changed where it is of an earlier flow between the same ports.
+/// Whether it could be remembered.
+#[inline(never)]
+fn bind_plain<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting, chosen: &Chosen) -> bool {
+    set(tables, &under_backend(tuple, chosen.to), sighting, &to_frontend(tuple, chosen))
+}
+
+/// The same of the entry under the frontend.
+#[inline(never)]
+fn bind_service<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting, chosen: &Chosen) -> bool {
+    set(tables, &tuple.flow_of_source(FlowKey::SERVICE), sighting, &to_backend(chosen))
+}
+
+/// Makes an entry say `translated`; whether it does.
+#[inline(always)]
+fn set<T: PacketTables>(tables: &T, key: &FlowKey, sighting: &Sighting, translated: &Translated) -> bool {
+    match tables.flow(key) {
+        Some(flow) => {
+            let value = tables.read_flow(flow);
+            conntrack::retranslate(tables, flow, &value, translated);
+            conntrack::restart(tables, flow, &value, sighting);
+            true
+        }
+        None => conntrack::begin(tables, key, sighting, translated).is_some(),
+    }
+}
+
+#[inline(always)]
+fn is_closed<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) -> bool {
+    match tables.flow(&under_backend(tuple, backend)) {
+        Some(flow) => tables.read_flow(flow).is_closed(),
+        None => false,
+    }
+}
+
+/// The client's flow with its backend.
+#[inline(always)]
+const fn under_backend(tuple: &Tuple, backend: (Addr, Port)) -> FlowKey {
+    FlowKey::new((tuple.source, tuple.source_port), backend, tuple.protocol, FlowKey::PLAIN)
+}
+
+/// What the PLAIN entry of a flow to a service says.
+#[inline(always)]
+fn to_frontend(tuple: &Tuple, chosen: &Chosen) -> Translated {
+    Translated {
+        other: (tuple.destination, tuple.destination_port),
+        service: chosen.service,
+        backend: BackendRef::NONE,
+        flags: if chosen.to.0 == tuple.source { FlowValue::HAIRPIN } else { 0 },
+    }
+}
+
+/// What the SERVICE entry says.
+#[inline(always)]
+const fn to_backend(chosen: &Chosen) -> Translated {
+    Translated { other: chosen.to, service: chosen.service, backend: chosen.backend, flags: 0 }
+}
+
+/// Whether a service can have this protocol.
+#[inline(always)]
+const fn has_services(tuple: &Tuple) -> bool {
+    matches!(tuple.protocol, protocol::TCP | protocol::UDP | protocol::UDP_LITE | protocol::SCTP)
+}
+
+/// What a service may be asked for by; `None` where the protocol has none.
+#[inline(always)]
+const fn destination(tuple: &Tuple) -> Option<Destination> {
+    let protocol = match tuple.protocol {
+        protocol::TCP => Protocol::TCP,
+        protocol::UDP | protocol::UDP_LITE => Protocol::UDP,
+        protocol::SCTP => Protocol::SCTP,
+        _ => return None,
+    };
+    Some(Destination { addr: tuple.destination, port: tuple.destination_port, protocol })
+}
