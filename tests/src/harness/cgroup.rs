@@ -85,7 +85,7 @@ pub fn unified_hierarchy() -> Result<PathBuf> {
 }
 
 /// Groups of test runs whose process is gone: killed before its guards could run.
-fn remove_leftovers(root: &Path) -> Result<()> {
+pub(super) fn remove_leftovers(root: &Path) -> Result<()> {
     for entry in fs::read_dir(root).with_context(|| format!("list {}", root.display()))? {
         let entry = entry?;
         if owner_is_dead(&entry.file_name()) {
@@ -101,7 +101,7 @@ fn remove_leftovers(root: &Path) -> Result<()> {
 }
 
 /// Kills what runs in `group` and the groups inside it, and removes them.
-fn remove(group: &Path) -> Result<()> {
+pub(super) fn remove(group: &Path) -> Result<()> {
     for entry in fs::read_dir(group).with_context(|| format!("list {}", group.display()))? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

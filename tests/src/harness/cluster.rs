@@ -5,6 +5,7 @@
 //! `tests/cluster/build.sh` builds into `$PORTWAY_CACHE/bin` (`.cache/bin` of the checkout).
 
 pub mod api;
+pub mod controllers;
 pub mod identity;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -37,12 +38,23 @@ const ADMISSION_OFF: &str = "LimitRanger,MutatingAdmissionPolicy,MutatingAdmissi
 pub struct ControlPlane {
     // Dropped in this order: who asks, who answers, what they stand on.
     client: ApiClient,
-    controllers: Option<Process>,
+    controllers: Vec<Process>,
     api_servers: Vec<ApiServer>,
     _etcd: Process,
     identity: Identity,
     namespace: Namespace,
+    clients: Clients,
     dir: TempDir,
+}
+
+/// Who asks a control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// The test and its agents, on loopback. No kubelet reports for a node, so admission leaves nodes and pods alone.
+    Loopback,
+    /// Machines with kubelets too, at [`identity::FOR_MACHINES`], and their pods at `kubernetes.default`: with
+    /// the admission plugins and the authorization of a real cluster.
+    Machines,
 }
 
 #[derive(Debug)]
@@ -58,6 +70,11 @@ impl ControlPlane {
     ///
     /// Where a binary is missing, ends, or is not ready after a minute.
     pub fn start(namespace: &Namespace) -> Result<Self> {
+        Self::start_for(namespace, Clients::Loopback)
+    }
+
+    /// As [`Self::start`], for `clients`.
+    pub fn start_for(namespace: &Namespace, clients: Clients) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-cluster-", std::process::id()))
             .tempdir()
@@ -68,11 +85,12 @@ impl ControlPlane {
         let client = ApiClient::new(namespace, address(first.port), &identity, identity::ADMIN_TOKEN)?;
         let mut control_plane = Self {
             client,
-            controllers: None,
+            controllers: Vec::new(),
             api_servers: vec![first],
             _etcd: etcd,
             identity,
             namespace: namespace.clone(),
+            clients,
             dir,
         };
         control_plane.start_api_server()?;
@@ -104,6 +122,11 @@ impl ControlPlane {
     /// `https://127.0.0.1:6443`.
     pub fn url(&self) -> String {
         url(address(FIRST_PORT))
+    }
+
+    /// The first API server as machines reach it: `https://172.18.0.1:6443`.
+    pub fn url_for_machines(&self) -> String {
+        url((identity::FOR_MACHINES, FIRST_PORT).into())
     }
 
     /// The agent's kubeconfig for the first API server.
@@ -143,34 +166,11 @@ impl ControlPlane {
         if server.process.is_some() {
             bail!("the API server {index} runs already");
         }
-        let mut process = spawn_api_server(&self.namespace, self.dir.path(), server.port)?;
+        let mut process = spawn_api_server(&self.namespace, self.dir.path(), server.port, self.clients)?;
         let ready =
             ApiClient::new(&self.namespace, address(server.port), &self.identity, identity::ADMIN_TOKEN)?;
         wait_for(&mut process, "the API server to be ready", || ready.readyz())?;
         server.process = Some(process);
-        Ok(())
-    }
-
-    /// The controller manager: endpoint slices of pods, service accounts, namespaces that end.
-    ///
-    /// # Errors
-    ///
-    /// Where it ends, or makes no service account within a minute.
-    pub fn start_controllers(&mut self) -> Result<()> {
-        let kubeconfig = self.identity.kubeconfig("admin", &self.url())?;
-        let mut command = self.namespace.command(binary("kube-controller-manager")?);
-        command.arg(flag("kubeconfig", kubeconfig.display()));
-        command.args(["--leader-elect=false", "--bind-address=127.0.0.1", "--allocate-node-cidrs=false"]);
-        command.arg(flag("service-account-private-key-file", self.identity.service_account_key().display()));
-        command.arg(flag("root-ca-file", self.identity.ca_file().display()));
-        command.arg(flag("service-cluster-ip-range", SERVICE_RANGES));
-        // Those two would remove pods of nodes that no kubelet answers for.
-        command.arg("--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller");
-        let mut process = spawn("kube-controller-manager", command)?;
-        wait_for(&mut process, "the default service account", || {
-            self.client.get("/api/v1/namespaces/default/serviceaccounts/default").map(drop)
-        })?;
-        self.controllers = Some(process);
         Ok(())
     }
 
@@ -217,13 +217,24 @@ fn start_etcd(namespace: &Namespace, dir: &Path) -> Result<Process> {
     Ok(process)
 }
 
-fn spawn_api_server(namespace: &Namespace, dir: &Path, port: u16) -> Result<Process> {
+fn spawn_api_server(namespace: &Namespace, dir: &Path, port: u16, clients: Clients) -> Result<Process> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut command = namespace.command(binary("kube-apiserver")?);
     command.arg(format!("--etcd-servers=http://{ETCD}"));
-    command.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"]);
-    // Or it refuses to advertise a loopback address.
-    command.arg("--endpoint-reconciler-type=none");
+    match clients {
+        Clients::Loopback => {
+            command.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"]);
+            // Or it refuses to advertise a loopback address.
+            command.arg("--endpoint-reconciler-type=none");
+            command.arg("--authorization-mode=RBAC");
+            command.arg(flag("disable-admission-plugins", ADMISSION_OFF));
+        }
+        Clients::Machines => {
+            command.arg("--bind-address=0.0.0.0");
+            command.arg(flag("advertise-address", identity::FOR_MACHINES));
+            command.args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]);
+        }
+    }
     command.arg(flag("secure-port", port));
     command.args([
         flag("tls-cert-file", file(identity::SERVER_CERTIFICATE)),
@@ -234,8 +245,7 @@ fn spawn_api_server(namespace: &Namespace, dir: &Path, port: u16) -> Result<Proc
     ]);
     command.arg("--service-account-issuer=https://kubernetes.default.svc");
     command.arg(flag("service-cluster-ip-range", SERVICE_RANGES));
-    command.args(["--authorization-mode=RBAC", "--allow-privileged=true", "--profiling=false"]);
-    command.arg(flag("disable-admission-plugins", ADMISSION_OFF));
+    command.args(["--allow-privileged=true", "--profiling=false"]);
     // Memory is cheaper here than the two processors that all share.
     command.env("GOGC", "300");
     spawn("kube-apiserver", command)

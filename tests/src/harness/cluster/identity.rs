@@ -19,11 +19,18 @@ pub const SERVICE_ACCOUNT_PUBLIC_KEY: &str = "service-account.pub";
 pub const TOKENS: &str = "tokens.csv";
 const CA: &str = "ca.crt";
 
+/// Where a control plane that machines ask listens, besides on loopback: an address of the tests' own network.
+pub const FOR_MACHINES: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
+/// `kubernetes.default`: the first of the range of services.
+const KUBERNETES: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+
 /// Known to RBAC by [`agent_role`].
 pub const AGENT: &str = "portway-agent";
 /// Only this test's API server takes them.
 pub const AGENT_TOKEN: &str = "token-of-the-agent";
 pub const ADMIN_TOKEN: &str = "token-of-the-admin";
+/// Machines with a kubelet that the API server knows.
+pub const MACHINES: [&str; 2] = ["node-1", "node-2"];
 
 /// Certificates, keys and tokens as files of a directory.
 #[derive(Debug)]
@@ -34,8 +41,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A certificate authority, a certificate for servers on the loopback address, and the users `admin` and
-    /// [`AGENT`].
+    /// A certificate authority, a certificate for servers on the loopback address and [`FOR_MACHINES`], and the users
+    /// `admin`, [`AGENT`] and [`MACHINES`].
     pub fn new(dir: &Path) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -45,13 +52,20 @@ impl Identity {
         let issuer = Issuer::new(params, ca_key);
 
         let mut params = CertificateParams::new(["localhost".to_owned()])?;
-        params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        for addr in [Ipv4Addr::LOCALHOST, FOR_MACHINES, KUBERNETES] {
+            params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(addr)));
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let server_key = KeyPair::generate().context("make a key")?;
         let server = params.signed_by(&server_key, &issuer).context("sign the server's certificate")?;
 
         let service_accounts = KeyPair::generate().context("make a key")?;
-        let tokens = format!("{ADMIN_TOKEN},admin,admin,system:masters\n{AGENT_TOKEN},{AGENT},{AGENT},\n");
+        let mut tokens =
+            format!("{ADMIN_TOKEN},admin,admin,system:masters\n{AGENT_TOKEN},{AGENT},{AGENT},\n");
+        for machine in MACHINES {
+            let user = format!("system:node:{machine}");
+            tokens.push_str(&format!("{},{user},{user},system:nodes\n", token_of(machine)));
+        }
         let identity = Self {
             dir: dir.to_owned(),
             ca: ca.der().to_vec(),
@@ -68,6 +82,9 @@ impl Identity {
             (&token_file("admin"), ADMIN_TOKEN.to_owned()),
         ] {
             identity.write(name, &text)?;
+        }
+        for machine in MACHINES {
+            identity.write(&token_file(machine), &token_of(machine))?;
         }
         Ok(identity)
     }
@@ -90,12 +107,12 @@ impl Identity {
         (&self.server.0, &self.server.1)
     }
 
-    /// The file that the kubeconfigs of `user` (`agent` or `admin`) name: what stands in it counts, not what stood.
+    /// The file that the kubeconfigs of `user` (`agent`, `admin` or a machine) name: what stands in it counts, not what stood.
     pub fn token_file(&self, user: &str) -> PathBuf {
         self.dir.join(token_file(user))
     }
 
-    /// A kubeconfig of `user` (`agent` or `admin`) for the API server or proxy at `server`.
+    /// A kubeconfig of `user` (`agent`, `admin` or a machine) for the API server or proxy at `server`.
     pub fn kubeconfig(&self, user: &str, server: &str) -> Result<PathBuf> {
         let config = json!({
             "apiVersion": "v1",
@@ -118,6 +135,10 @@ impl Identity {
 
 fn token_file(user: &str) -> String {
     format!("{user}.token")
+}
+
+fn token_of(machine: &str) -> String {
+    format!("token-of-{machine}")
 }
 
 /// What the agent may do, and nothing else.
