@@ -154,6 +154,9 @@ impl Config {
         if self.host_namespace_only {
             settings = settings.host_namespace_only();
         }
+        if self.pod_network.is_some() {
+            settings = settings.allow_opt_outs();
+        }
         settings
     }
 }

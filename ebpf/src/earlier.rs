@@ -9,8 +9,8 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{HashMap, LruHashMap};
 use portway_datapath::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
-    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunOffset,
-    ServiceIndex, ServiceWord, SocketTranslation, Tables,
+    FrontendKey, FrontendValue, LocalAddress, NetnsOptions, NodeConfig, Record, ReplyKey, ReplyValue,
+    RunOffset, ServiceIndex, ServiceWord, SocketTranslation, Tables,
 };
 
 use crate::maps::{KernelTables, affinity_of, exchange_of, reply_of};
@@ -49,6 +49,11 @@ impl Tables for BothTables {
     #[inline(always)]
     fn config(&self) -> NodeConfig {
         KernelTables.config()
+    }
+
+    #[inline(always)]
+    fn netns(&self, cookie: u64) -> Option<NetnsOptions> {
+        KernelTables.netns(cookie)
     }
 
     #[inline(always)]

@@ -9,11 +9,11 @@ use aya_ebpf::bindings::{BPF_ANY, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_boot_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
-use portway_datapath::layout::{MAGLEV_SLOTS, Sizes};
+use portway_datapath::layout::{MAGLEV_SLOTS, PodSizes, Sizes};
 use portway_datapath::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
-    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunOffset,
-    ServiceIndex, ServiceName, ServiceWord, SourceRange, Tables,
+    FrontendKey, FrontendValue, LocalAddress, NetnsOptions, NodeConfig, Record, ReplyKey, ReplyValue,
+    RunOffset, ServiceIndex, ServiceName, ServiceWord, SourceRange, Tables,
 };
 
 const SIZES: Sizes = Sizes::DEFAULT;
@@ -24,6 +24,10 @@ static FRONTENDS: HashMap<FrontendKey, u64> = HashMap::with_max_entries(SIZES.fr
 #[map(name = "pw_local_addresses")]
 static LOCAL_ADDRESSES: HashMap<Addr, u64> =
     HashMap::with_max_entries(SIZES.local_addresses, BPF_F_NO_PREALLOC);
+
+/// Of the pod network: where there is none, a map of the object's own that stays empty.
+#[map(name = "pw_netns")]
+static NETNS: HashMap<u64, u64> = HashMap::with_max_entries(PodSizes::DEFAULT.endpoints, BPF_F_NO_PREALLOC);
 
 #[map(name = "pw_services")]
 static SERVICES: Array<u64> = Array::with_max_entries(SIZES.services, BPF_F_MMAPABLE);
@@ -78,6 +82,12 @@ impl Tables for KernelTables {
                 settings: load(&raw const (*config).settings),
             }
         }
+    }
+
+    #[inline(always)]
+    fn netns(&self, cookie: u64) -> Option<NetnsOptions> {
+        // SAFETY: a value of the map, 8-byte aligned.
+        NETNS.get_ptr(cookie).map(|word| NetnsOptions::from_word(unsafe { load(word) }))
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ impl Settings {
     const EXTERNAL_IP_GUARD: u64 = 1 << 33;
     const BIND_PROTECTION: u64 = 1 << 34;
     const LOOPBACK_NODE_PORTS: u64 = 1 << 35;
+    const OPT_OUTS: u64 = 1 << 36;
 
     /// No NodePorts, every switch off.
     pub const fn new() -> Self {
@@ -47,6 +48,17 @@ impl Settings {
     #[must_use]
     pub const fn serve_node_ports_on_loopback(self) -> Self {
         Self(self.0 | Self::LOOPBACK_NODE_PORTS)
+    }
+
+    /// `pw_netns` may say that a namespace's sockets are left alone: where it can't, no socket pays for asking.
+    #[must_use]
+    pub const fn allow_opt_outs(self) -> Self {
+        Self(self.0 | Self::OPT_OUTS)
+    }
+
+    #[inline(always)]
+    pub const fn allows_opt_outs(self) -> bool {
+        self.0 & Self::OPT_OUTS != 0
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 use crate::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
-    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunOffset,
-    ServiceIndex, ServiceWord,
+    FrontendKey, FrontendValue, LocalAddress, NetnsOptions, NodeConfig, Record, ReplyKey, ReplyValue,
+    RunOffset, ServiceIndex, ServiceWord,
 };
 
 /// The maps as the decisions see them. Implemented on BPF maps by the programs, on memory by user space.
@@ -12,6 +12,8 @@ use crate::{
 pub trait Tables {
     /// `pw_config`.
     fn config(&self) -> NodeConfig;
+    /// `pw_netns`: what is done for the sockets of a network namespace, by its cookie.
+    fn netns(&self, cookie: u64) -> Option<NetnsOptions>;
     /// `pw_frontends`.
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
     /// `pw_local_addresses`.

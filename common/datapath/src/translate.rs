@@ -1,6 +1,6 @@
 //! The socket path: what happens to a connect, a datagram, a reply, a bind.
 //!
-//! The order is that of `design.md`: namespace → protocol (the caller's) → exact frontend → NodePort or host port
+//! The order is that of `design.md`: namespace and opt-out → protocol (the caller's) → exact frontend → NodePort or host port
 //! on an address of the node → external-IP guard → no backends → affinity → slot.
 //!
 //! Cost of a connect: one or two hash lookups for the frontend (two where it is not an exact one, plus one in
@@ -50,6 +50,8 @@ pub enum Verdict {
 pub enum PassReason {
     /// Only the node's own namespace is served.
     OtherNamespace,
+    /// The pod wants its packets translated, not its sockets.
+    OptedOut,
     /// No service has this address, port and protocol.
     NoFrontend,
     /// An external IP that is not the node's.
@@ -183,6 +185,12 @@ fn lookup<T: Tables>(tables: &T, client: Client, to: Destination) -> Result<Vers
     let on_node = client.netns == config.host_netns;
     if settings.is_host_namespace_only() && !on_node {
         return Err(Verdict::Pass(PassReason::OtherNamespace));
+    }
+    if settings.allows_opt_outs()
+        && !on_node
+        && tables.netns(client.netns).is_some_and(|options| !options.translates_sockets())
+    {
+        return Err(Verdict::Pass(PassReason::OptedOut));
     }
     find_version(tables, settings, on_node, to)
 }

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use portway_datapath::layout::Sizes;
 use portway_datapath::{
     Addr, BackendIndex, BackendSlot, Client, Counter, Destination, FrontendKey, FrontendKind, FrontendValue,
-    LocalAddress, Membership, NodeConfig, PassReason, Port, Protocol, RunBackend, RunHeader, RunOffset,
-    ServiceFlags, ServiceIndex, ServiceWord, Settings, SocketTranslation, Translation, UDP_IDLE_NS, Verdict,
-    bind_is_denied, original_peer, reply_source, translate, translate_datagram,
+    LocalAddress, Membership, NetnsOptions, NodeConfig, PassReason, Port, Protocol, RunBackend, RunHeader,
+    RunOffset, ServiceFlags, ServiceIndex, ServiceWord, Settings, SocketTranslation, Translation,
+    UDP_IDLE_NS, Verdict, bind_is_denied, original_peer, reply_source, translate, translate_datagram,
 };
 use portway_model::tables::{MemoryTables, TableOp, TableWriter as _};
 
@@ -170,6 +170,24 @@ fn host_namespace_only_leaves_pods_alone() {
         translate(&tables, POD, to(VIP, 80, Protocol::TCP)),
         Verdict::Pass(PassReason::OtherNamespace)
     );
+}
+
+#[test]
+fn the_sockets_of_a_pod_that_opted_out_are_left_alone_where_pods_may() {
+    let mut tables = tables();
+    service(&mut tables, 1, 0, ServiceFlags::default(), 0);
+    frontend(&mut tables, to(VIP, 80, Protocol::TCP), FrontendKind::ClusterIp);
+    let at = |tables: &MemoryTables, client| translate(tables, client, to(VIP, 80, Protocol::TCP));
+    for netns in [POD.netns, NODE.netns] {
+        tables.netns.insert(netns, NetnsOptions::new(false));
+    }
+    translated(at(&tables, POD));
+    tables.config.settings = settings().allow_opt_outs().word();
+    assert_eq!(at(&tables, POD), Verdict::Pass(PassReason::OptedOut));
+    translated(at(&tables, NODE));
+    translated(at(&tables, Client { netns: 3 }));
+    tables.netns.insert(POD.netns, NetnsOptions::new(true));
+    translated(at(&tables, POD));
 }
 
 #[test]

@@ -12,9 +12,9 @@ use portway_datapath::layout::PodSizes;
 use portway_datapath::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, DeviceValue, Direction,
     EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue, FragmentKey,
-    FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetworkWord, NodeConfig,
-    NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue, RunOffset, ServiceIndex,
-    ServiceWord, Tables, Traffic,
+    FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetnsOptions, NetworkWord,
+    NodeConfig, NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue, RunOffset,
+    ServiceIndex, ServiceWord, Tables, Traffic,
 };
 
 use crate::service_maps::KernelTables;
@@ -267,6 +267,11 @@ impl Tables for PodTables {
     #[inline(always)]
     fn config(&self) -> NodeConfig {
         KernelTables.config()
+    }
+
+    #[inline(always)]
+    fn netns(&self, cookie: u64) -> Option<NetnsOptions> {
+        KernelTables.netns(cookie)
     }
 
     #[inline(always)]

@@ -132,7 +132,10 @@ pub fn ask<T: Tables>(tables: &T, netns: u64, to: Destination) -> Found {
         Verdict::Pass(PassReason::NoFrontend) => Found::NoService,
         // Between two operations of one writer nothing may be inconsistent: no allowed answer has this backend.
         Verdict::Pass(
-            PassReason::OtherNamespace | PassReason::ExternalIpGuard | PassReason::Inconsistent,
+            PassReason::OtherNamespace
+            | PassReason::OptedOut
+            | PassReason::ExternalIpGuard
+            | PassReason::Inconsistent,
         ) => Found::Backend(Addr::ANY_V6, Port::new(0)),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portway_datapath::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
-    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunBackend,
-    RunOffset, ServiceIndex, ServiceWord, Tables,
+    FrontendKey, FrontendValue, LocalAddress, NetnsOptions, NodeConfig, Record, ReplyKey, ReplyValue,
+    RunBackend, RunOffset, ServiceIndex, ServiceWord, Tables,
 };
 use portway_model::tables::TableDump;
 
@@ -45,6 +45,10 @@ impl Snapshot {
 impl Tables for Snapshot {
     fn config(&self) -> NodeConfig {
         self.config
+    }
+
+    fn netns(&self, _: u64) -> Option<NetnsOptions> {
+        None
     }
 
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use portway_datapath::layout::Sizes;
 use portway_datapath::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendSlot, Counter, ExchangeKey, ExchangeValue,
-    FrontendKey, FrontendValue, LocalAddress, NodeConfig, Record, ReplyKey, ReplyValue, RunBackend,
-    RunHeader, RunOffset, ServiceIndex, ServiceName, ServiceWord, Tables,
+    FrontendKey, FrontendValue, LocalAddress, NetnsOptions, NodeConfig, Record, ReplyKey, ReplyValue,
+    RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceName, ServiceWord, Tables,
 };
 
 use super::{ServiceDump, TableDump, TableOp, TableWriter};
@@ -27,6 +27,8 @@ pub struct MemoryTables {
     names: BTreeMap<ServiceIndex, ServiceName>,
     source_ranges: BTreeMap<(ServiceIndex, Addr, u8), ()>,
     pub local_addresses: BTreeMap<Addr, LocalAddress>,
+    /// By the cookies of network namespaces.
+    pub netns: BTreeMap<u64, NetnsOptions>,
     pub config: NodeConfig,
     /// Nanoseconds on the boot-time clock; tests move it.
     pub now: u64,
@@ -60,6 +62,7 @@ impl MemoryTables {
             names: BTreeMap::new(),
             source_ranges: BTreeMap::new(),
             local_addresses: BTreeMap::new(),
+            netns: BTreeMap::new(),
             config: NodeConfig::default(),
             now: 1_000_000_000_000,
             affinity: RefCell::default(),
@@ -203,6 +206,10 @@ impl TableWriter for MemoryTables {
 impl Tables for MemoryTables {
     fn config(&self) -> NodeConfig {
         self.config
+    }
+
+    fn netns(&self, cookie: u64) -> Option<NetnsOptions> {
+        self.netns.get(&cookie).copied()
     }
 
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
