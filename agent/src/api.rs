@@ -14,11 +14,15 @@
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
 
 mod audit;
+mod health;
+mod pod_network;
 
 use std::collections::BTreeMap;
 
 pub use crate::sockets::StaleSockets;
 pub use audit::{Audit, AuditStatus, Difference};
+pub use health::{ClusterHealth, Node, NodeHealth, PathHealth};
+pub use pod_network::{AddressPool, Masquerading, PodNetworkStatus, Routing};
 pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
 use serde::{Deserialize, Serialize};
@@ -63,6 +67,9 @@ pub struct Status {
     pub stale_sockets: StaleSockets,
     #[serde(default)]
     pub audit: AuditStatus,
+    /// Absent where the pod network is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_network: Option<PodNetworkStatus>,
     /// Things a person should look at, most serious first; empty when all is well.
     pub warnings: Vec<String>,
 }

@@ -7,6 +7,7 @@ mod bpf;
 pub mod cleanup;
 pub mod command;
 pub mod config;
+pub mod health;
 pub mod lock;
 pub mod maps;
 mod network;

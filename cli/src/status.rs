@@ -1,3 +1,5 @@
+mod pod_network;
+
 use std::process::ExitCode;
 
 use portway_agent::api::{KubeProxyReplacement, Reject, Source, StaleSockets, Status, counted, path};
@@ -54,7 +56,11 @@ fn brief(status: &Status) -> String {
         line.push_str(&format!(" (last error: {error})"));
     }
     table.row(["Kernel maps:", &line]);
+    for line in status.pod_network.iter().flat_map(pod_network::lines) {
+        table.row(line);
+    }
     let mut text = table.to_string();
+    text.push_str(&status.pod_network.as_ref().map(pod_network::unreachable).unwrap_or_default());
     if counts.rejects + counts.clashes > 0 {
         text.push_str(&format!(
             "\n{} refused, {} (--verbose names them)\n",
@@ -91,6 +97,7 @@ fn full(status: &Status) -> String {
         text.push_str(&watches(source));
         text.push_str(&broken(source));
     }
+    text.push_str(&status.pod_network.as_ref().map(pod_network::full).unwrap_or_default());
     text.push_str(&format!("\nKernel {}:\n", or_dash(&status.kernel.release)));
     let mut checks = Table::plain();
     for check in &status.kernel.self_test {

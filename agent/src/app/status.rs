@@ -129,6 +129,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         writes,
         stale_sockets,
         audit,
+        pod_network: None,
         warnings,
     }
 }

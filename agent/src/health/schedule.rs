@@ -1,0 +1,176 @@
+//! When which node is probed. Knows no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::record::NodeName;
+
+/// A cluster of one or two nodes is probed about this often.
+const BASE: Duration = Duration::from_secs(60);
+/// A node that did not answer is looked at again after this time, then after twice of it, and so on.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+
+/// How often each node is probed in a cluster of `nodes`: as Cilium, 60 s × ln(1 + nodes), so that all nodes together
+/// do not flood the network as the cluster grows.
+pub(super) fn interval(nodes: usize) -> Duration {
+    if nodes == 0 { BASE } else { BASE.mul_f64((nodes as f64).ln_1p()) }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    nodes: BTreeMap<NodeName, Entry>,
+    /// The same by time; without those that are probed at the moment.
+    by_time: BTreeSet<(Instant, NodeName)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` while the node is probed.
+    due: Option<Instant>,
+    /// Probes in a row after which something had not answered.
+    failures: u32,
+    /// Came while the node was probed.
+    wanted_again: bool,
+}
+
+impl Schedule {
+    /// Probes `node` as soon as possible: it is new, its addresses are, or a person asks.
+    pub(super) fn now(&mut self, node: &NodeName, now: Instant) {
+        let Some(entry) = self.nodes.get_mut(node) else {
+            self.nodes.insert(Arc::clone(node), Entry { due: Some(now), failures: 0, wanted_again: false });
+            self.by_time.insert((now, Arc::clone(node)));
+            return;
+        };
+        match entry.due {
+            None => entry.wanted_again = true,
+            Some(due) if due > now => {
+                self.by_time.remove(&(due, Arc::clone(node)));
+                entry.due = Some(now);
+                self.by_time.insert((now, Arc::clone(node)));
+            }
+            Some(_) => {}
+        }
+    }
+
+    pub(super) fn remove(&mut self, node: &NodeName) {
+        if let Some(Entry { due: Some(due), .. }) = self.nodes.remove(node) {
+            self.by_time.remove(&(due, Arc::clone(node)));
+        }
+    }
+
+    /// Takes the node that waits for its probe longest; [`Self::done`] puts it back.
+    pub(super) fn take(&mut self, now: Instant) -> Option<NodeName> {
+        self.by_time.first().filter(|(due, _)| *due <= now)?;
+        let (_, node) = self.by_time.pop_first()?;
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.due = None;
+        }
+        Some(node)
+    }
+
+    /// When [`Self::take`] next has something to give.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.by_time.first().map(|(due, _)| *due)
+    }
+
+    /// `node` was probed. `random` from 0 to 1 spreads the nodes over the interval's last tenth and the next one's first.
+    pub(super) fn done(&mut self, node: &NodeName, answered: bool, random: f64, now: Instant) {
+        let usual = interval(self.nodes.len());
+        let Some(entry) = self.nodes.get_mut(node) else { return };
+        entry.failures = if answered { 0 } else { entry.failures.saturating_add(1) };
+        let pause = match entry.failures {
+            0 => usual,
+            failures => FIRST_RETRY.saturating_mul(1 << (failures - 1).min(16)).min(usual),
+        };
+        let pause = if std::mem::take(&mut entry.wanted_again) {
+            Duration::ZERO
+        } else {
+            pause.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
+        };
+        entry.due = Some(now + pause);
+        self.by_time.insert((now + pause, Arc::clone(node)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> NodeName {
+        NodeName::from(name)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_interval_grows_with_the_cluster_as_ciliums() {
+        // pkg/backoff of cilium/cilium, the table of ClusterSizeDependantInterval.
+        for (nodes, seconds) in
+            [(0, 60.0), (1, 41.588_830), (2, 65.916_737), (16, 169.992_800), (1024, 415.946)]
+        {
+            let took = interval(nodes).as_secs_f64();
+            assert!((took - seconds).abs() < 0.01, "{nodes} nodes: {took}");
+        }
+    }
+
+    #[test]
+    fn a_new_node_is_probed_at_once_and_then_once_an_interval() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        for node in ["a", "b"] {
+            schedule.now(&name(node), now);
+        }
+        assert_eq!((schedule.take(now), schedule.take(now)), (Some(name("a")), Some(name("b"))));
+        // Nothing is probed twice at a time.
+        assert_eq!((schedule.take(now + 600 * SECOND), schedule.next()), (None, None));
+        schedule.done(&name("a"), true, 0.0, now);
+        schedule.done(&name("b"), true, 1.0, now);
+        let due = |factor| now + interval(2).mul_f64(factor);
+        assert_eq!(schedule.next(), Some(due(0.9)));
+        assert_eq!(schedule.take(due(0.9)), Some(name("a")));
+        assert_eq!((schedule.take(due(0.9)), schedule.next()), (None, Some(due(1.1))));
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_tried_soon_and_then_ever_less_often() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        schedule.now(&name("a"), now);
+        let mut pause = |answered| {
+            let due = schedule.next().unwrap();
+            let node = schedule.take(due).unwrap();
+            schedule.done(&node, answered, 0.5, due);
+            (schedule.next().unwrap() - due).as_secs()
+        };
+        assert_eq!([false; 6].map(&mut pause), [5, 10, 20, 40, 41, 41]);
+        // It answers: as any other, and a later failure begins anew.
+        assert_eq!((pause(true), pause(false)), (41, 5));
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_not_probed_and_its_late_result_counts_for_nothing() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        for node in ["a", "b"] {
+            schedule.now(&name(node), now);
+        }
+        assert_eq!(schedule.take(now), Some(name("a")));
+        schedule.remove(&name("a"));
+        schedule.remove(&name("b"));
+        schedule.done(&name("a"), true, 0.0, now);
+        assert_eq!((schedule.take(now), schedule.next()), (None, None));
+    }
+
+    #[test]
+    fn who_asks_while_a_node_is_probed_gets_another_probe() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        schedule.now(&name("a"), now);
+        assert_eq!(schedule.take(now), Some(name("a")));
+        schedule.now(&name("a"), now);
+        assert_eq!(schedule.take(now), None);
+        schedule.done(&name("a"), true, 0.5, now);
+        assert_eq!(schedule.take(now), Some(name("a")));
+        schedule.done(&name("a"), true, 0.5, now);
+        // A person asks long before it is due.
+        schedule.now(&name("a"), now + SECOND);
+        assert_eq!((schedule.take(now), schedule.take(now + SECOND)), (None, Some(name("a"))));
+    }
+}
