@@ -10,17 +10,24 @@
 //! | `GET /v1/clashes` | array of [`Reject`]: who has not got a frontend because another service owns it |
 //! | `GET /v1/audit` | [`Audit`]: compares everything with the kernel's side, puts nothing right |
 //! | `POST /v1/audit` | [`Audit`]: and puts it right |
+//! | `GET /v1/endpoints` | array of [`Endpoint`] without their logs; this and the next ones 404 where there is no pod network |
+//! | `GET /v1/endpoints/{id}` | [`Endpoint`] |
+//! | `GET /v1/endpoints/{id}/log` | array of [`EndpointChange`], oldest first |
+//! | `GET /v1/ipam` | [`Ipam`] |
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
 
 mod audit;
+mod endpoints;
 mod health;
 mod pod_network;
 
 use std::collections::BTreeMap;
 
+pub use crate::endpoints::{Change as EndpointChange, Endpoint};
 pub use crate::sockets::StaleSockets;
 pub use audit::{Audit, AuditStatus, Difference};
+pub use endpoints::{Ipam, IpamAddress, IpamPool};
 pub use health::{ClusterHealth, Node, NodeHealth, PathHealth};
 pub use pod_network::{AddressPool, Masquerading, PodNetworkStatus, Routing};
 pub use portway_model::k8s::Reject;
@@ -36,6 +43,8 @@ pub mod path {
     pub const REJECTS: &str = "/v1/rejects";
     pub const CLASHES: &str = "/v1/clashes";
     pub const AUDIT: &str = "/v1/audit";
+    pub const ENDPOINTS: &str = "/v1/endpoints";
+    pub const IPAM: &str = "/v1/ipam";
 }
 
 /// The body of an answer that is not 200.

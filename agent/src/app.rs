@@ -131,6 +131,7 @@ async fn serve(
                 config: Arc::clone(&config),
                 network: network.clone(),
                 owner: from_owner,
+                endpoints: api.endpoints(),
                 drain: drain()?,
             })?;
             (Some(owner), Some(ended))

@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::endpoints::{self, RemovalError};
 use crate::lock::{Lock, LockError};
+use crate::network::{self, NodesRemovalError};
 use crate::node::{PortsError, ReservedPorts};
 use crate::programs::{ProgramError, attached, detach, detach_filters, detach_pinned, selftest};
 use crate::versions;
@@ -20,6 +22,10 @@ pub enum CleanupError {
     Programs(#[from] ProgramError),
     #[error(transparent)]
     Ports(#[from] PortsError),
+    #[error(transparent)]
+    Endpoints(#[from] RemovalError),
+    #[error(transparent)]
+    Nodes(#[from] NodesRemovalError),
     #[error("cannot {action} {}: {source}", path.display())]
     File {
         action: &'static str,
@@ -29,14 +35,16 @@ pub enum CleanupError {
     },
 }
 
-/// Detaches the programs, removes the pinned maps and links of every layout version, gives the reserved ports back and
-/// removes the API socket. One line for each thing that was done; empty where there was nothing.
+/// Removes the CNI configuration, detaches the programs, removes the pinned maps and links of every layout version and the
+/// network of pods, gives the reserved ports back and removes the sockets. One line for each thing that was done; empty
+/// where there was nothing.
 ///
 /// # Errors
 /// An agent holds the bpf-root, or something cannot be removed.
 pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<Vec<String>, CleanupError> {
     let _lock = Lock::take(bpf_root)?;
-    let mut done = Vec::new();
+    // Before anything else: no runtime starts a pod that would have no network.
+    let mut done = endpoints::remove_configuration(state_dir)?;
     let portway = bpf_root.join("portway");
     let all = versions::entries(&portway).map_err(file("read", &portway))?;
     let mut cgroups = BTreeSet::new();
@@ -73,6 +81,8 @@ pub fn cleanup(bpf_root: &Path, state_dir: &Path, socket_path: &Path) -> Result<
     if !ports.is_empty() {
         done.push(format!("gave back the reserved ports {ports}"));
     }
+    done.extend(endpoints::remove(state_dir, socket_path)?);
+    done.extend(network::remove(state_dir)?);
     match std::fs::remove_file(socket_path) {
         Ok(()) => done.push(format!("removed {}", socket_path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -43,6 +43,13 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Service,
     },
+    /// The pods of this node that Portway's CNI plugin has given a network
+    Endpoint {
+        #[command(subcommand)]
+        verb: Endpoint,
+    },
+    /// The addresses for this node's pods: prefixes, and who has what
+    Ipam,
     /// What is in the kernel's maps, read from there; works with the agent down
     Bpf {
         #[command(subcommand)]
@@ -100,6 +107,22 @@ pub(crate) enum Service {
     /// The frontends of one service
     Get {
         /// namespace/name, the name alone, or the ID that `service list` shows
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Endpoint {
+    /// All endpoints with their addresses and states
+    List,
+    /// One endpoint with everything that is known of it
+    Get {
+        /// Its number, the pod's namespace/name or name, an address, or how the container's ID begins
+        name: String,
+    },
+    /// The states that an endpoint has been through, and why
+    Log {
+        /// As for `endpoint get`
         name: String,
     },
 }

@@ -34,7 +34,7 @@ fn confirmed(bpf_root: &Path) -> anyhow::Result<bool> {
     }
     complain(&format!(
         "This detaches Portway's programs and removes everything in {}/portway: connections that are open go on, new \
-         ones to services fail. Type yes to do it:",
+         ones to services fail, and pods whose interfaces are Portway's lose their network. Type yes to do it:",
         bpf_root.display()
     ));
     let mut answer = String::new();

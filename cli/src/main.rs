@@ -9,6 +9,7 @@ mod args;
 mod audit;
 mod cleanup;
 mod config;
+mod endpoint;
 mod failure;
 mod lb;
 mod output;
@@ -16,6 +17,7 @@ mod plan;
 mod service;
 mod status;
 mod table;
+mod time;
 
 use std::process::ExitCode;
 

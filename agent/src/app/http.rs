@@ -1,5 +1,7 @@
 //! The API on the unix socket; its paths and answers are in [`crate::api`].
 
+mod endpoints;
+
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ use super::audit::objects::{Objects, Outcome};
 use super::owner::Question;
 use crate::api::{self, path};
 use crate::config::Config;
+use crate::endpoints::Endpoints;
 use crate::maps::{MapError, MapReader};
 
 /// How long the owner may take: a large batch keeps it busy for a second or two.
@@ -31,6 +34,7 @@ pub(super) struct Api {
     questions: mpsc::Sender<Question>,
     maps: OnceLock<MapReader>,
     objects: OnceLock<Objects>,
+    endpoints: Arc<OnceLock<Endpoints>>,
     started: Instant,
 }
 
@@ -43,6 +47,8 @@ enum Failure {
     Task(tokio::task::JoinError),
     /// The comparison failed.
     Audit(String),
+    /// There is no such thing; in words.
+    NotFound(String),
 }
 
 impl IntoResponse for Failure {
@@ -58,6 +64,7 @@ impl IntoResponse for Failure {
             Self::Maps(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             Self::Task(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             Self::Audit(error) => (StatusCode::INTERNAL_SERVER_ERROR, error),
+            Self::NotFound(error) => (StatusCode::NOT_FOUND, error),
         };
         (status, Json(api::Error { error })).into_response()
     }
@@ -78,6 +85,7 @@ impl Api {
             questions,
             maps: OnceLock::new(),
             objects: OnceLock::new(),
+            endpoints: Arc::default(),
             started,
         })
     }
@@ -86,6 +94,11 @@ impl Api {
     pub(super) fn watch_maps(&self, reader: MapReader) {
         // A second reader of the same maps would say the same.
         let _ = self.maps.set(reader);
+    }
+
+    /// Where the pod network puts its endpoints, once it knows them.
+    pub(super) fn endpoints(&self) -> Arc<OnceLock<Endpoints>> {
+        Arc::clone(&self.endpoints)
     }
 
     /// There is an API server: its objects are compared from now on. Ends with the task.
@@ -144,6 +157,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route(path::REJECTS, get(rejects))
         .route(path::CLASHES, get(clashes))
         .route(path::AUDIT, get(audit).post(fix))
+        .merge(endpoints::router())
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,

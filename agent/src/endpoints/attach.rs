@@ -1,0 +1,405 @@
+//! What a container runtime asks for, by the plugin.
+
+mod answer;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use portway_cni::failure::{Failure, code};
+use portway_cni::protocol::{Attachment, AttachmentId, PodName};
+use portway_cni::result::{Attached, Ip};
+use portway_datapath::{Family, NetnsOptions};
+use portway_model::node::ClusterView;
+
+use super::record::{link_name, now};
+use super::{Endpoint, EndpointError, Endpoints, Link, Mac, SOCKET_LB_ANNOTATION, State};
+use crate::ipam::IpamError;
+use answer::{answer, failure, gone, kernel_failure, not_chained};
+
+/// How long a new pod that the runtime knows may take to come by our watch. Past that it starts with the defaults, and what
+/// its annotations say holds from when they are known.
+const POD_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Endpoints {
+    /// Gives a pod its network. A second ADD of the same attachment begins anew: the first one's answer was lost.
+    ///
+    /// # Errors
+    /// It has none, and nothing is left of the attempt.
+    pub fn add(&self, request: &Attachment, netns: &OwnedFd) -> Result<Attached, Failure> {
+        let attached = self.add_claimed(request, netns)?;
+        // What its annotations say may have become known in between.
+        self.follow_annotations();
+        Ok(attached)
+    }
+
+    fn add_claimed(&self, request: &Attachment, netns: &OwnedFd) -> Result<Attached, Failure> {
+        let began = Instant::now();
+        let _claim = self.claim(&request.id)?;
+        self.wait_serving()?;
+        let cookie = self.kernel().netns_cookie(netns.as_fd()).map_err(|error| kernel_failure(&error))?;
+        if cookie == self.shared.settings.node_netns {
+            let msg = format!("CNI_NETNS {} is the node's own network namespace", request.netns);
+            return Err(Failure::new(
+                code::INVALID_ENVIRONMENT,
+                msg,
+                "pods of the host's network are no matter of CNI",
+            ));
+        }
+        self.remove_attachment(&request.id, "the container runtime asked for it anew")
+            .map_err(|error| failure(&error))?;
+        let mut endpoint = self.create(request, cookie)?;
+        let made = self.make(&mut endpoint, request, netns.as_fd());
+        match made {
+            Ok(attached) => {
+                tracing::info!(
+                    endpoint = endpoint.id,
+                    pod = endpoint.name(),
+                    interface = endpoint.link.name,
+                    took = ?began.elapsed(),
+                    "a pod has its network"
+                );
+                Ok(attached)
+            }
+            Err(failure) => {
+                tracing::warn!(endpoint = endpoint.id, pod = endpoint.name(), %failure, "a pod cannot be given a network");
+                if let Err(error) = self.disconnect(endpoint.id, "it could not be made") {
+                    // What is left goes with the next ADD or DEL of the attachment, or at the next start.
+                    tracing::warn!(endpoint = endpoint.id, %error, "and what there was of it cannot be removed");
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes a pod's network away. That it has none is no error.
+    ///
+    /// # Errors
+    /// The kernel refuses a part; repeating the request goes on from there.
+    pub fn delete(&self, id: &AttachmentId) -> Result<(), Failure> {
+        let _claim = self.claim(id)?;
+        self.remove_attachment(id, "the container runtime has ended the pod").map_err(|error| failure(&error))
+    }
+
+    /// Whether a pod's network is as ADD left it.
+    ///
+    /// # Errors
+    /// What is not, in words.
+    pub fn check(&self, request: &Attachment, netns: &OwnedFd) -> Result<(), Failure> {
+        let _claim = self.claim(&request.id)?;
+        let Some(endpoint) = self.find(&request.id).filter(|endpoint| endpoint.state == State::Ready) else {
+            let msg = format!("container {} has no network of this agent", request.id.container);
+            return Err(Failure::new(
+                code::UNKNOWN_CONTAINER,
+                msg,
+                "the runtime makes the pod's sandbox anew",
+            ));
+        };
+        let differences = self.kernel().differences(&endpoint, netns.as_fd());
+        let mut differences = differences.map_err(|error| kernel_failure(&error))?;
+        let told = request.previous.iter().flat_map(|previous| &previous.ips).filter_map(Ip::ip);
+        let strange: Vec<_> = told.filter(|addr| !endpoint.addresses.contains(addr)).collect();
+        differences
+            .extend(strange.iter().map(|addr| format!("prevResult has {addr}, which is not the pod's")));
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let msg = format!("the network of {} has changed: {}", endpoint.name(), differences.join(", "));
+        Err(Failure::new(code::CHANGED, msg, "delete the pod, so that it is made anew"))
+    }
+
+    /// Takes the network from every attachment of a network that is not valid any more.
+    ///
+    /// # Errors
+    /// The kernel refuses a part; the others are gone, and repeating the request goes on from there.
+    pub fn collect(&self, network: &str, valid: &[AttachmentId]) -> Result<(), Failure> {
+        let valid: BTreeSet<_> = valid.iter().collect();
+        let of_network = self.list().into_iter().filter(|endpoint| endpoint.network == network);
+        let mut failed = None;
+        for endpoint in of_network.filter(|endpoint| !valid.contains(&endpoint.attachment)) {
+            let _claim = self.claim(&endpoint.attachment)?;
+            let removed =
+                self.remove_attachment(&endpoint.attachment, "the container runtime does not know it");
+            failed = failed.or(removed.err());
+        }
+        failed.map_or(Ok(()), |error| Err(failure(&error)))
+    }
+
+    /// Whether an ADD would be served now.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn status(&self) -> Result<(), Failure> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let missing = if self.known().serves { self.no_prefix() } else { "the agent is starting".to_owned() };
+        Err(Failure::new(code::NOT_AVAILABLE, missing, "`portway status` says what the agent waits for"))
+    }
+
+    /// The endpoint of an attachment.
+    pub(super) fn find(&self, id: &AttachmentId) -> Option<Endpoint> {
+        self.known().by_id.values().find(|endpoint| endpoint.attachment == *id).cloned()
+    }
+
+    /// A new endpoint with addresses, known from now on; the kernel has nothing of it yet.
+    fn create(&self, request: &Attachment, netns_cookie: u64) -> Result<Endpoint, Failure> {
+        let Attachment { id, network, netns, pod, previous: _ } = request;
+        let mut random = [0; 16];
+        let read = std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random));
+        read.map_err(|error| Failure::new(code::IO, format!("cannot read /dev/urandom: {error}"), ""))?;
+        let [node_mac, pod_mac] = [&random[..8], &random[8..]]
+            .map(|half| Mac::local(half.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))));
+        let is_chained = self.shared.settings.is_chained;
+        let mut known = self.known();
+        let Some(number) = known.free_id() else {
+            let msg = format!(
+                "node {} has 65534 endpoints; there is no number for another",
+                self.shared.settings.node_name
+            );
+            return Err(Failure::new(code::NO_ADDRESS, msg, "delete pods of this node"));
+        };
+        let link = Link { name: link_name(id), ifindex: 0, node_mac, pod_mac, mtu: known.mtu, is_chained };
+        let mut endpoint = Endpoint {
+            id: number,
+            attachment: id.clone(),
+            network: network.clone(),
+            pod: pod.clone(),
+            netns: netns.clone(),
+            netns_cookie,
+            link,
+            addresses: Vec::new(),
+            socket_lb: true,
+            created: now(),
+            state: State::Creating,
+            log: Default::default(),
+        };
+        endpoint.enter(State::Creating, "the container runtime asked for it");
+        if !is_chained {
+            endpoint.addresses = self.allocate(&mut known)?;
+        }
+        known.by_id.insert(number, endpoint.clone());
+        Ok(endpoint)
+    }
+
+    /// An address of each family that the node has prefixes of.
+    fn allocate(&self, known: &mut super::Known) -> Result<Vec<IpAddr>, Failure> {
+        let settings = &self.shared.settings;
+        let now = Instant::now();
+        let mut addresses = Vec::new();
+        for (family, is_on) in [(Family::V4, settings.ipv4), (Family::V6, settings.ipv6)] {
+            if !is_on || !known.ipam.serves(family) {
+                continue;
+            }
+            match known.ipam.allocate(family, now) {
+                Ok(addr) => addresses.push(IpAddr::from(addr)),
+                Err(error) => {
+                    for addr in addresses {
+                        known.ipam.release(addr.into(), now);
+                    }
+                    return Err(self.no_address(&error));
+                }
+            }
+        }
+        if addresses.is_empty() { Err(self.no_address(&IpamError::NoPrefix)) } else { Ok(addresses) }
+    }
+
+    fn no_address(&self, error: &IpamError) -> Failure {
+        match error {
+            IpamError::NoPrefix => Failure::new(
+                code::TRY_AGAIN,
+                self.no_prefix(),
+                "the runtime tries again; `portway ipam` shows the prefixes",
+            ),
+            IpamError::Exhausted { .. } => Failure::new(
+                code::NO_ADDRESS,
+                format!("node {}: {error}", self.shared.settings.node_name),
+                "delete pods of this node, lower the kubelet's maxPods, or give the node a further pod CIDR; `portway ipam` \
+                 shows who has what",
+            ),
+        }
+    }
+
+    fn no_prefix(&self) -> String {
+        let settings = &self.shared.settings;
+        let node = &settings.node_name;
+        let source = settings.prefix_source;
+        format!(
+            "node {node} has no prefix for pods yet: {source} {node} has none of a family that is enabled"
+        )
+    }
+
+    /// Everything after an endpoint is known, up to the answer.
+    fn make(
+        &self,
+        endpoint: &mut Endpoint,
+        request: &Attachment,
+        netns: BorrowedFd<'_>,
+    ) -> Result<Attached, Failure> {
+        let kernel = self.kernel();
+        let refused = |error| kernel_failure(&error);
+        if self.shared.settings.is_chained {
+            let previous = request.previous.as_ref().ok_or_else(not_chained)?;
+            endpoint.addresses = previous.ips.iter().filter_map(Ip::ip).collect();
+            if endpoint.addresses.is_empty() {
+                return Err(not_chained());
+            }
+            endpoint.link = kernel.adopt_link(netns, &request.id.interface).map_err(refused)?;
+            let mut known = self.known();
+            for addr in &endpoint.addresses {
+                known.ipam.restore((*addr).into());
+            }
+        } else {
+            // One that an attempt left which was killed in the middle.
+            kernel.delete_link(&endpoint.link.name).map_err(refused)?;
+            endpoint.link.ifindex =
+                kernel.create_link(&endpoint.link, netns, &request.id.interface).map_err(refused)?;
+        }
+        let (link, addresses) = (endpoint.link.clone(), endpoint.addresses.clone());
+        let socket_lb = self.wait_for_pod(endpoint.id, &request.pod);
+        let kept = self.update(endpoint.id, |endpoint| {
+            endpoint.link = link;
+            endpoint.addresses = addresses;
+            endpoint.socket_lb = socket_lb;
+            endpoint.enter(State::Regenerating, "its link is there");
+        });
+        *endpoint = kept.map_err(|error| failure(&error.into()))?.ok_or_else(|| gone(&request.id))?;
+        self.install(endpoint).map_err(refused)?;
+        if !endpoint.link.is_chained {
+            kernel.configure_pod(endpoint, netns).map_err(refused)?;
+        }
+        let kept = self.update(endpoint.id, |endpoint| endpoint.enter(State::Ready, "its pod can start"));
+        *endpoint = kept.map_err(|error| failure(&error.into()))?.ok_or_else(|| gone(&request.id))?;
+        Ok(match &request.previous {
+            Some(previous) if endpoint.link.is_chained => previous.clone(),
+            Some(_) | None => answer(endpoint),
+        })
+    }
+
+    /// Puts an endpoint into the kernel: programs, tables, the node's end. The same for a new one and at a start.
+    pub(super) fn install(&self, endpoint: &Endpoint) -> Result<(), super::KernelError> {
+        let kernel = self.kernel();
+        // Programs first: what a pod sends is looked at from its first packet on.
+        if self.known().serves {
+            kernel.attach(endpoint.link.ifindex, &endpoint.link.name)?;
+        }
+        for (addr, value) in endpoint.table() {
+            kernel.set_endpoint(addr, value)?;
+        }
+        if !endpoint.socket_lb {
+            kernel.set_netns(endpoint.netns_cookie, Some(NetnsOptions::new(false)))?;
+        }
+        if !endpoint.link.is_chained {
+            kernel.route(endpoint)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what an attachment has, and a link that nobody knows of.
+    pub(super) fn remove_attachment(&self, id: &AttachmentId, reason: &str) -> Result<(), EndpointError> {
+        match self.find(id) {
+            Some(endpoint) => self.disconnect(endpoint.id, reason),
+            None if self.shared.settings.is_chained => Ok(()),
+            None => Ok(self.kernel().delete_link(&link_name(id))?),
+        }
+    }
+
+    /// Takes an endpoint out of the kernel, and then from what is known. The reverse of how it was made: nobody finds it
+    /// before its link goes, and nobody gets its addresses before that is gone.
+    pub(super) fn disconnect(&self, id: u16, reason: &str) -> Result<(), EndpointError> {
+        let Some(endpoint) = ({
+            let mut known = self.known();
+            let endpoint = known.by_id.get_mut(&id);
+            endpoint.map(|endpoint| {
+                endpoint.enter(State::Disconnecting, reason);
+                endpoint.clone()
+            })
+        }) else {
+            return Ok(());
+        };
+        let kernel = self.kernel();
+        for addr in &endpoint.addresses {
+            kernel.delete_endpoint((*addr).into())?;
+        }
+        if endpoint.link.ifindex != 0 {
+            kernel.detach(&endpoint.link.name)?;
+        }
+        if !endpoint.link.is_chained {
+            kernel.delete_link(&endpoint.link.name)?;
+        }
+        if !endpoint.socket_lb {
+            kernel.set_netns(endpoint.netns_cookie, None)?;
+        }
+        self.shared.store.remove(id)?;
+        let mut known = self.known();
+        known.by_id.remove(&id);
+        let now = Instant::now();
+        for addr in &endpoint.addresses {
+            known.ipam.release((*addr).into(), now);
+        }
+        drop(known);
+        tracing::info!(
+            endpoint = id,
+            pod = endpoint.name(),
+            reason,
+            "an endpoint is {}",
+            State::Disconnected
+        );
+        Ok(())
+    }
+
+    fn wait_serving(&self) -> Result<(), Failure> {
+        let until = Instant::now() + self.shared.settings.patience;
+        if self.wait(self.known(), until, |known| known.serves).1 {
+            return Ok(());
+        }
+        let msg = "the agent is starting and does not serve yet";
+        Err(Failure::new(
+            code::TRY_AGAIN,
+            msg,
+            "`portway status` says what it waits for; the runtime tries again",
+        ))
+    }
+
+    /// What the pod's annotations say, waiting for them where they are on their way.
+    fn wait_for_pod(&self, id: u16, pod: &PodName) -> bool {
+        let known = self.known();
+        if pod.uid.is_empty()
+            || !self.shared.settings.pods_are_watched
+            || known.view.pods.contains_key(pod.uid.as_str())
+        {
+            return socket_lb(&known.view, pod).unwrap_or(true);
+        }
+        let until = Instant::now() + POD_PATIENCE;
+        let mut known = known;
+        if let Some(endpoint) = known.by_id.get_mut(&id) {
+            endpoint.enter(State::WaitingForIdentity, "its Pod is not known yet");
+        }
+        let (known, _) = self.wait(known, until, |known| known.view.pods.contains_key(pod.uid.as_str()));
+        socket_lb(&known.view, pod).unwrap_or(true)
+    }
+}
+
+/// Whether the sockets of a pod are translated; `None` where nobody has told of the pod. A static pod has another UID in the
+/// API than at its runtime, so its name counts too.
+pub(super) fn socket_lb(view: &ClusterView, pod: &PodName) -> Option<bool> {
+    let by_name = || {
+        let mut all = view.pods.values();
+        all.find(|known| *known.namespace == *pod.namespace && *known.name == *pod.name)
+    };
+    let known = view.pods.get(pod.uid.as_str()).or_else(by_name)?;
+    Some(known.annotations.get(SOCKET_LB_ANNOTATION).is_none_or(|value| &**value != "false"))
+}
+
+impl super::Known {
+    /// The next number that nobody has.
+    fn free_id(&mut self) -> Option<u16> {
+        let first = portway_datapath::EndpointId::FIRST.get();
+        let id = (self.last_id.saturating_add(1)..=u16::MAX).chain(first..=self.last_id);
+        let id = id.filter(|id| *id >= first).find(|id| !self.by_id.contains_key(id))?;
+        self.last_id = id;
+        Some(id)
+    }
+}

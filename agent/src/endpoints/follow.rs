@@ -1,0 +1,147 @@
+//! What changes without a request: what the cluster says of the node and its pods, and links that vanish.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use portway_cni::protocol::AttachmentId;
+use portway_datapath::NetnsOptions;
+use portway_model::node::ClusterView;
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::{MulticastGroup, new_multicast_connection};
+
+use super::attach::socket_lb;
+use super::{Claim, Endpoint, EndpointError, Endpoints, State};
+
+/// How often links are looked at though none was told to be gone.
+const LOOK: Duration = Duration::from_secs(30);
+
+impl Endpoints {
+    /// The cluster is so from now on. A node that nobody tells of keeps its prefixes.
+    pub fn follow(&self, view: Arc<ClusterView>) {
+        {
+            let mut known = self.known();
+            if let Some(this) = &view.this {
+                known.ipam.set_prefixes(&this.pod_cidrs);
+            }
+            known.view = view;
+        }
+        self.shared.changed.notify_all();
+        self.follow_annotations();
+    }
+
+    /// The MTU of links that are made from now on, in bytes.
+    pub fn set_mtu(&self, mtu: u32) {
+        self.known().mtu = mtu;
+    }
+
+    /// Does for each pod's sockets what its annotations say.
+    pub(super) fn follow_annotations(&self) {
+        let differing: Vec<_> = {
+            let known = self.known();
+            let differs = |endpoint: &&Endpoint| {
+                socket_lb(&known.view, &endpoint.pod).is_some_and(|wanted| wanted != endpoint.socket_lb)
+            };
+            let ready = known.by_id.values().filter(|endpoint| endpoint.state == State::Ready);
+            ready.filter(differs).cloned().collect()
+        };
+        for endpoint in differing {
+            // Who works at it looks again at the end.
+            let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
+            let wanted = !endpoint.socket_lb;
+            let options = (!wanted).then(|| NetnsOptions::new(false));
+            let done = self.kernel().set_netns(endpoint.netns_cookie, options).map_err(EndpointError::from);
+            let done = done.and_then(|()| {
+                Ok(self.update(endpoint.id, |endpoint| {
+                    endpoint.socket_lb = wanted;
+                    let what = if wanted {
+                        "its sockets are translated from now on"
+                    } else {
+                        "its sockets are left alone from now on"
+                    };
+                    endpoint.enter(State::Ready, what);
+                })?)
+            });
+            if let Err(error) = done {
+                tracing::warn!(endpoint = endpoint.id, pod = endpoint.name(), %error, "a pod's annotation cannot be followed");
+            }
+        }
+    }
+
+    /// Removes every endpoint whose link is gone. Their number.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove_gone(&self) -> Result<usize, EndpointError> {
+        let links = self.kernel().links()?;
+        let is_gone = |endpoint: &Endpoint| {
+            links.get(&endpoint.link.name).is_none_or(|link| link.ifindex != endpoint.link.ifindex)
+        };
+        let mut gone = 0;
+        for endpoint in
+            self.list().into_iter().filter(|endpoint| endpoint.state == State::Ready && is_gone(endpoint))
+        {
+            let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
+            // It may have been made anew since the links were listed.
+            if self.get(endpoint.id).is_some_and(|now| now.link == endpoint.link) {
+                self.disconnect(endpoint.id, "its interface is gone")?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Removes endpoints as their links vanish, and tries again what could not be restored. Ends only with an error: the
+    /// kernel tells of links no longer.
+    ///
+    /// # Errors
+    /// As said.
+    pub async fn watch_links(&self) -> std::io::Result<()> {
+        let (connection, _handle, mut messages) = new_multicast_connection(&[MulticastGroup::Link])?;
+        let connection = tokio::spawn(connection);
+        let mut look = tokio::time::interval(LOOK);
+        let result = loop {
+            let is_due = tokio::select! {
+                message = messages.next() => match message {
+                    Some((message, _)) => matches!(
+                        message.payload,
+                        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(_)) | NetlinkPayload::Overrun(_)
+                    ),
+                    None => break Err(std::io::Error::other("the netlink connection for links ended")),
+                },
+                _ = look.tick() => true,
+            };
+            if !is_due {
+                continue;
+            }
+            let endpoints = self.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                endpoints.retry();
+                endpoints.remove_gone()
+            });
+            match looked.await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "cannot look whether pods' links are there"),
+                Err(error) => break Err(std::io::Error::other(error)),
+            }
+        };
+        connection.abort();
+        result
+    }
+
+    /// As [`Self::claim`], without waiting.
+    fn try_claim(&self, id: &AttachmentId) -> Option<Claim<'_>> {
+        let is_free = self.known().busy.insert(id.clone());
+        is_free.then(|| Claim { endpoints: self, id: id.clone() })
+    }
+}
+
+impl Endpoints {
+    /// Waits until a pod can be given a network, at most so long. Whether it can.
+    pub fn wait_ready(&self, limit: Duration) -> bool {
+        let is_chained = self.shared.settings.is_chained;
+        let is_ready = |known: &super::Known| known.serves && (is_chained || known.ipam.is_known());
+        self.wait(self.known(), Instant::now() + limit, is_ready).1
+    }
+}

@@ -1,0 +1,119 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portway_datapath::{Addr, EndpointValue, NetnsOptions};
+
+use super::kernel::{Found, Kernel, KernelError};
+use super::{Endpoint, Link, link, record};
+use crate::maps::PodTables;
+use crate::programs::{InterfacePrograms, Side};
+
+/// The kernel of this node.
+#[derive(Debug)]
+pub struct NodeKernel {
+    tables: PodTables,
+    programs: Arc<Mutex<InterfacePrograms>>,
+}
+
+impl NodeKernel {
+    pub fn new(tables: PodTables, programs: Arc<Mutex<InterfacePrograms>>) -> Self {
+        Self { tables, programs }
+    }
+
+    fn programs<T>(&self, work: impl FnOnce(&InterfacePrograms) -> T) -> T {
+        work(&self.programs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Kernel for NodeKernel {
+    fn netns_cookie(&self, netns: BorrowedFd<'_>) -> Result<u64, KernelError> {
+        Ok(link::netns_cookie(netns)?)
+    }
+
+    fn create_link(&self, link: &Link, netns: BorrowedFd<'_>, interface: &str) -> Result<u32, KernelError> {
+        Ok(link::create(link, netns, interface)?)
+    }
+
+    fn adopt_link(&self, netns: BorrowedFd<'_>, interface: &str) -> Result<Link, KernelError> {
+        Ok(link::adopt(netns, interface)?)
+    }
+
+    fn route(&self, endpoint: &Endpoint) -> Result<(), KernelError> {
+        Ok(link::route(endpoint)?)
+    }
+
+    fn configure_pod(&self, endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Result<(), KernelError> {
+        Ok(link::configure_pod(endpoint, netns)?)
+    }
+
+    fn differences(&self, endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Result<Vec<String>, KernelError> {
+        Ok(link::differences(endpoint, netns)?)
+    }
+
+    fn delete_link(&self, name: &str) -> Result<(), KernelError> {
+        Ok(link::delete(name)?)
+    }
+
+    fn links(&self) -> Result<BTreeMap<String, Found>, KernelError> {
+        Ok(link::links()?)
+    }
+
+    fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError> {
+        self.tables.set_endpoint(addr, value)?;
+        Ok(())
+    }
+
+    fn delete_endpoint(&self, addr: Addr) -> Result<(), KernelError> {
+        self.tables.delete_endpoint(addr)?;
+        Ok(())
+    }
+
+    fn set_tables(
+        &self,
+        endpoints: &BTreeMap<Addr, EndpointValue>,
+        netns: &BTreeMap<u64, NetnsOptions>,
+    ) -> Result<(), KernelError> {
+        self.tables.set_endpoints(endpoints)?;
+        self.tables.set_all_netns(netns)?;
+        Ok(())
+    }
+
+    fn set_netns(&self, cookie: u64, options: Option<NetnsOptions>) -> Result<(), KernelError> {
+        match options {
+            Some(options) => {
+                self.tables.set_netns(cookie, options)?;
+            }
+            None => {
+                self.tables.delete_netns(cookie)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&self, ifindex: u32, interface: &str) -> Result<(), KernelError> {
+        self.programs(|programs| programs.attach(ifindex, interface, Side::Pod))?;
+        Ok(())
+    }
+
+    fn detach(&self, interface: &str) -> Result<(), KernelError> {
+        self.programs(|programs| programs.detach(interface))?;
+        Ok(())
+    }
+
+    fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError> {
+        self.programs(|programs| {
+            let attached = programs.attached()?;
+            let others = attached
+                .iter()
+                .map(|at| &at.interface)
+                .filter(|name| record::is_link_name(name) && !wanted.contains(*name));
+            for interface in others.collect::<BTreeSet<_>>() {
+                programs.detach(interface)?;
+            }
+            // Those of other plugins' links that are gone.
+            programs.remove_gone()
+        })?;
+        Ok(())
+    }
+}

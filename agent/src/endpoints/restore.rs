@@ -1,0 +1,156 @@
+//! What an earlier agent left: endpoints whose links are there go on, everything else goes.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use portway_cni::deletions;
+
+use super::record::is_link_name;
+use super::{Endpoint, EndpointError, Endpoints, State};
+
+/// What a start found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub endpoints: usize,
+    /// Pods that ended while no agent ran, by name.
+    pub ended: Vec<String>,
+    /// Links that nobody knows of.
+    pub swept: Vec<String>,
+}
+
+impl Endpoints {
+    /// Takes over what an earlier agent left, and makes the tables hold that and nothing else. `notes`: the directory of what
+    /// the plugin was asked to remove meanwhile. Before any request is taken, and once.
+    ///
+    /// # Errors
+    /// The state directory cannot be read, or the kernel refuses.
+    pub fn restore(&self, notes: &Path) -> Result<Restored, EndpointError> {
+        let (records, unreadable) = self.shared.store.load()?;
+        for error in &unreadable {
+            tracing::warn!(%error, "an endpoint of an earlier agent is not known");
+        }
+        let links = self.kernel().links()?;
+        let mut restored = Restored::default();
+        let noted = self.read_notes(notes);
+        for mut record in records {
+            let link = links.get(&record.link.name);
+            let is_there = link
+                .is_some_and(|link| link.ifindex == record.link.ifindex && link.mac == record.link.node_mac);
+            let ended = if noted.iter().any(|(_, id)| *id == record.attachment) {
+                Some("the container runtime ended the pod while no agent ran")
+            } else if !is_there {
+                Some("its interface is gone")
+            } else if !matches!(record.state, State::Ready | State::Restoring) {
+                Some("it was not finished when the agent ended")
+            } else {
+                None
+            };
+            record.enter(State::Restoring, "the agent has started");
+            let (id, name) = (record.id, record.name());
+            self.remember(record);
+            if let Some(reason) = ended {
+                self.disconnect(id, reason)?;
+                restored.ended.push(name);
+            }
+        }
+        // After the last record that it is about is gone.
+        for (path, id) in noted {
+            self.remove_attachment(&id, "the container runtime ended the pod while no agent ran")?;
+            if let Err(error) = deletions::done(&path) {
+                tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be removed");
+            }
+        }
+        self.kernel().set_tables(&self.table(), &self.netns_table())?;
+        let known: BTreeSet<_> = self.list().into_iter().map(|endpoint| endpoint.link.name).collect();
+        self.kernel().detach_others(&known)?;
+        if unreadable.is_empty() {
+            let ours = self.kernel().links()?.into_keys().filter(|name| is_link_name(name));
+            for name in ours.filter(|name| !known.contains(name)) {
+                self.kernel().delete_link(&name)?;
+                restored.swept.push(name);
+            }
+        } else {
+            // One of them may be a pod that runs.
+            tracing::warn!("links that no endpoint has are left alone, for not every endpoint is known");
+        }
+        for endpoint in self.list() {
+            self.reinstall(&endpoint);
+            restored.endpoints += 1;
+        }
+        Ok(restored)
+    }
+
+    /// Programs may be attached from now on: those of every endpoint are, and requests that wait go on.
+    pub fn serve(&self) {
+        self.known().serves = true;
+        self.shared.changed.notify_all();
+        for endpoint in self.list().into_iter().filter(is_restoring) {
+            self.finish(&endpoint);
+        }
+    }
+
+    /// Tries again what could not be restored. Whether there is anything left.
+    pub fn retry(&self) -> bool {
+        if self.known().serves {
+            for endpoint in self.list().into_iter().filter(is_restoring) {
+                self.finish(&endpoint);
+            }
+        }
+        self.list().iter().any(is_restoring)
+    }
+
+    fn finish(&self, endpoint: &Endpoint) {
+        // One that is being removed needs nothing.
+        let Ok(_claim) = self.claim(&endpoint.attachment) else { return };
+        if self.get(endpoint.id).is_some_and(|endpoint| is_restoring(&endpoint)) && self.reinstall(endpoint) {
+            let kept = self.update(endpoint.id, |endpoint| endpoint.enter(State::Ready, "restored"));
+            if let Err(error) = kept {
+                tracing::warn!(endpoint = endpoint.id, %error, "an endpoint is restored, and that cannot be noted");
+            }
+        }
+    }
+
+    fn reinstall(&self, endpoint: &Endpoint) -> bool {
+        match self.install(endpoint) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(endpoint = endpoint.id, pod = endpoint.name(), %error, "an endpoint cannot be restored yet");
+                let mut known = self.known();
+                if let Some(endpoint) = known.by_id.get_mut(&endpoint.id) {
+                    endpoint.enter(State::Restoring, error.to_string());
+                }
+                false
+            }
+        }
+    }
+
+    fn remember(&self, record: Endpoint) {
+        let mut known = self.known();
+        for addr in &record.addresses {
+            if !known.ipam.restore((*addr).into()) {
+                tracing::warn!(endpoint = record.id, %addr, "two endpoints have one address");
+            }
+        }
+        known.last_id = record.id;
+        known.by_id.insert(record.id, record);
+    }
+
+    fn read_notes(&self, directory: &Path) -> Vec<(std::path::PathBuf, portway_cni::protocol::AttachmentId)> {
+        let notes = deletions::notes(directory).unwrap_or_else(|error| {
+            tracing::warn!(directory = %directory.display(), %error, "the notes of the CNI plugin cannot be read");
+            Vec::new()
+        });
+        let read = notes.into_iter().filter_map(|(path, id)| match id {
+            Ok(id) => Some((path, id)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be read");
+                None
+            }
+        });
+        read.collect()
+    }
+}
+
+fn is_restoring(endpoint: &Endpoint) -> bool {
+    endpoint.state == State::Restoring
+}

@@ -1,0 +1,415 @@
+mod fake;
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use portway_cni::deletions;
+use portway_cni::protocol::{Attachment, PodName};
+use portway_cni::result::{Attached, Ip};
+use portway_model::node::{ClusterNode, ClusterPod, Prefix};
+use tempfile::TempDir;
+
+use super::*;
+use fake::{FakeKernel, STEPS};
+
+const NODE_NETNS: u64 = 1;
+
+/// A node with its state directory, over the agents that run on it one after the other.
+struct Node {
+    dir: TempDir,
+    kernel: FakeKernel,
+    view: ClusterView,
+    settings: Settings,
+}
+
+impl Node {
+    fn new(prefixes: &[&str]) -> Self {
+        let this = ClusterNode {
+            name: "node-1".into(),
+            created: None,
+            addresses: [].into(),
+            pod_cidrs: prefixes.iter().map(|text| Prefix::parse(text).unwrap()).collect(),
+            health: [].into(),
+        };
+        let kernel = FakeKernel::default();
+        kernel.with(|state| state.cookie = 7);
+        let settings = Settings {
+            node_name: "node-1".to_owned(),
+            is_chained: false,
+            ipv4: true,
+            ipv6: true,
+            prefix_source: "spec.podCIDRs of the Node",
+            pods_are_watched: true,
+            node_netns: NODE_NETNS,
+            patience: Duration::from_millis(100),
+        };
+        let view = ClusterView { this: Some(this.into()), ..ClusterView::default() };
+        Self { dir: tempfile::tempdir().unwrap(), kernel, view, settings }
+    }
+
+    fn with_pod(mut self, uid: &str, socket_lb: Option<&str>) -> Self {
+        self.view = with_pod(&self.view, uid, socket_lb);
+        self
+    }
+
+    fn notes(&self) -> std::path::PathBuf {
+        self.dir.path().join("notes")
+    }
+
+    /// An agent that has restored and not begun to serve.
+    fn start(&self) -> (Endpoints, Restored) {
+        let kernel = Box::new(self.kernel.clone());
+        let endpoints = Endpoints::open(self.dir.path(), self.settings.clone(), kernel).unwrap();
+        let restored = endpoints.restore(&self.notes()).unwrap();
+        endpoints.follow(Arc::new(self.view.clone()));
+        (endpoints, restored)
+    }
+
+    fn serving(&self) -> Endpoints {
+        let (endpoints, _) = self.start();
+        endpoints.serve();
+        endpoints
+    }
+}
+
+fn with_pod(view: &ClusterView, uid: &str, socket_lb: Option<&str>) -> ClusterView {
+    let annotations = socket_lb.iter().map(|value| (SOCKET_LB_ANNOTATION.into(), (*value).into())).collect();
+    let pod = ClusterPod { uid: uid.into(), namespace: "default".into(), name: uid.into(), annotations };
+    let mut view = view.clone();
+    view.pods.insert(uid.into(), pod.into());
+    view
+}
+
+fn id(container: &str) -> AttachmentId {
+    AttachmentId { container: container.to_owned(), interface: "eth0".to_owned() }
+}
+
+fn request(container: &str) -> Attachment {
+    Attachment {
+        id: id(container),
+        network: "portway".to_owned(),
+        netns: "/run/netns/a".to_owned(),
+        pod: PodName::default(),
+        previous: None,
+    }
+}
+
+fn of_pod(container: &str, uid: &str) -> Attachment {
+    let pod = PodName { namespace: "default".to_owned(), name: uid.to_owned(), uid: uid.to_owned() };
+    Attachment { pod, ..request(container) }
+}
+
+fn netns() -> OwnedFd {
+    tempfile::tempfile().unwrap().into()
+}
+
+fn addresses(attached: &Attached) -> Vec<IpAddr> {
+    attached.ips.iter().filter_map(Ip::ip).collect()
+}
+
+fn used(endpoints: &Endpoints) -> usize {
+    endpoints.pools().iter().map(|pool| pool.used).sum()
+}
+
+#[test]
+fn a_pod_comes_with_an_address_of_each_family_and_goes_without_a_trace() {
+    let node = Node::new(&["10.0.0.0/24", "fd00::/64"]);
+    let endpoints = node.serving();
+    let attached = endpoints.add(&request("a"), &netns()).unwrap();
+    assert_eq!(addresses(&attached), ["10.0.0.2", "fd00::2"].map(|addr| addr.parse::<IpAddr>().unwrap()));
+    assert_eq!((attached.ips[0].address.as_str(), attached.routes[1].dst.as_str()), ("10.0.0.2/32", "::/0"));
+    assert_eq!(attached.interfaces[1].sandbox, "/run/netns/a");
+    assert_eq!(node.kernel.traces(), (1, 2, 0, 1));
+    let endpoint = endpoints.list().remove(0);
+    let states: Vec<_> = endpoint.log.iter().map(|change| change.state).collect();
+    assert_eq!(states, [State::Creating, State::Regenerating, State::Ready]);
+    endpoints.check(&request("a"), &netns()).unwrap();
+
+    endpoints.delete(&id("a")).unwrap();
+    endpoints.delete(&id("a")).unwrap();
+    assert_eq!(node.kernel.traces(), (0, 0, 0, 0));
+    assert_eq!((used(&endpoints), endpoints.list().len()), (0, 0));
+    assert_eq!(endpoints.check(&request("a"), &netns()).unwrap_err().code, code::UNKNOWN_CONTAINER);
+}
+
+#[test]
+fn what_fails_at_any_step_leaves_nothing_and_may_be_repeated() {
+    for step in STEPS {
+        let node = Node::new(&["10.0.0.0/24", "fd00::/64"]).with_pod("u", Some("false"));
+        let endpoints = node.serving();
+        node.kernel.with(|state| state.refuses = Some(step));
+        let failure = endpoints.add(&of_pod("a", "u"), &netns()).unwrap_err();
+        assert_eq!(failure.code, code::KERNEL, "{step}: {failure}");
+        assert!(failure.msg.contains(step), "{failure}");
+        node.kernel.with(|state| state.refuses = None);
+        // Where the step is a part of removing too, the next request does that.
+        let left = endpoints.list().len();
+        assert!(left == 0 || step == "set_netns", "{step} left {left}");
+        endpoints.add(&of_pod("a", "u"), &netns()).unwrap();
+        assert_eq!(node.kernel.traces(), (1, 2, 1, 1), "{step}");
+        assert_eq!(used(&endpoints), 2, "{step}");
+        endpoints.delete(&id("a")).unwrap();
+        assert_eq!((node.kernel.traces(), used(&endpoints)), ((0, 0, 0, 0), 0), "{step}");
+    }
+}
+
+#[test]
+fn a_removal_that_fails_is_gone_on_with() {
+    for step in ["delete_endpoint", "detach", "delete_link"] {
+        let node = Node::new(&["10.0.0.0/24"]);
+        let endpoints = node.serving();
+        endpoints.add(&request("a"), &netns()).unwrap();
+        node.kernel.with(|state| state.refuses = Some(step));
+        assert!(endpoints.delete(&id("a")).is_err(), "{step}");
+        // Its address is not given away while any of it is left.
+        assert_eq!((used(&endpoints), endpoints.list()[0].state), (1, State::Disconnecting), "{step}");
+        node.kernel.with(|state| state.refuses = None);
+        endpoints.delete(&id("a")).unwrap();
+        assert_eq!((node.kernel.traces(), used(&endpoints)), ((0, 0, 0, 0), 0), "{step}");
+    }
+}
+
+#[test]
+fn a_second_add_of_one_attachment_begins_anew() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    let first = endpoints.add(&request("a"), &netns()).unwrap();
+    let second = endpoints.add(&request("a"), &netns()).unwrap();
+    assert_ne!(addresses(&first), addresses(&second));
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((1, 1, 0, 1), 1));
+}
+
+#[test]
+fn a_restart_keeps_pods_that_are_there_and_forgets_those_that_are_not() {
+    let node = Node::new(&["10.0.0.0/24"]).with_pod("opted-out", Some("false"));
+    let endpoints = node.serving();
+    let kept = endpoints.add(&of_pod("kept", "opted-out"), &netns()).unwrap();
+    for container in ["gone", "noted", "anew"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    let before = endpoints.find(&id("kept")).unwrap();
+    drop(endpoints);
+    deletions::note(&node.notes(), &id("noted")).unwrap();
+    deletions::note(&node.notes(), &id("never-seen")).unwrap();
+    node.kernel.with(|state| {
+        state.links.remove(&record::link_name(&id("gone")));
+        state.links.get_mut(&record::link_name(&id("anew"))).unwrap().ifindex = 99;
+        state.links.insert("pw0123456789a".to_owned(), Found { ifindex: 98, mac: Mac::default() });
+        state.links.insert("eth0".to_owned(), Found { ifindex: 2, mac: Mac::default() });
+        state.attached.insert("pw0123456789a".to_owned());
+    });
+
+    let (endpoints, restored) = node.start();
+    let mut ended = restored.ended.clone();
+    ended.sort_unstable();
+    assert_eq!(
+        (restored.endpoints, ended, restored.swept.len()),
+        (1, ["anew", "gone", "noted"].map(str::to_owned).to_vec(), 1)
+    );
+    assert_eq!(endpoints.list()[0].state, State::Restoring);
+    assert_eq!(node.kernel.traces(), (2, 1, 1, 1), "its link and eth0");
+    assert!(deletions::notes(&node.notes()).unwrap().is_empty());
+
+    // Nobody else gets its address while it is not served yet, nor after.
+    endpoints.serve();
+    let after = endpoints.find(&id("kept")).unwrap();
+    assert_eq!((after.state, after.id, &after.link), (State::Ready, before.id, &before.link));
+    assert!(!after.socket_lb);
+    let other = endpoints.add(&request("other"), &netns()).unwrap();
+    assert_ne!(addresses(&other), addresses(&kept));
+    assert_ne!(endpoints.find(&id("other")).unwrap().id, before.id);
+}
+
+#[test]
+fn a_pod_that_was_being_made_when_the_agent_ended_is_taken_back() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    endpoints.add(&request("a"), &netns()).unwrap();
+    let half = |endpoint: &mut Endpoint| endpoint.enter(State::Regenerating, "");
+    endpoints.update(2, half).unwrap();
+    let (endpoints, restored) = node.start();
+    assert_eq!((restored.endpoints, restored.ended.len()), (0, 1));
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((0, 0, 0, 0), 0));
+}
+
+#[test]
+fn no_link_is_swept_while_a_record_cannot_be_read() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    node.serving().add(&request("a"), &netns()).unwrap();
+    std::fs::write(node.dir.path().join("endpoints/2.json"), "{").unwrap();
+    let (_, restored) = node.start();
+    assert_eq!((restored.endpoints, restored.swept.len(), node.kernel.traces().0), (0, 0, 1));
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_restored_is_tried_again() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    node.serving().add(&request("a"), &netns()).unwrap();
+    let (endpoints, _) = node.start();
+    node.kernel.with(|state| state.refuses = Some("attach"));
+    endpoints.serve();
+    assert_eq!(endpoints.list()[0].state, State::Restoring);
+    assert!(endpoints.retry());
+    node.kernel.with(|state| state.refuses = None);
+    assert!(!endpoints.retry());
+    assert_eq!(endpoints.list()[0].state, State::Ready);
+}
+
+#[test]
+fn requests_before_the_agent_serves_wait_and_not_for_ever() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let (endpoints, _) = node.start();
+    let failure = endpoints.add(&request("a"), &netns()).unwrap_err();
+    assert_eq!(failure.code, code::TRY_AGAIN);
+    assert_eq!(endpoints.status().unwrap_err().code, code::NOT_AVAILABLE);
+    let waiting = {
+        let endpoints = endpoints.clone();
+        std::thread::spawn(move || endpoints.add(&request("a"), &netns()))
+    };
+    endpoints.serve();
+    waiting.join().unwrap().unwrap();
+    endpoints.status().unwrap();
+}
+
+#[test]
+fn a_pod_without_a_prefix_or_an_address_is_told_why() {
+    let mut node = Node::new(&[]);
+    let endpoints = node.serving();
+    let failure = endpoints.add(&request("a"), &netns()).unwrap_err();
+    assert!(failure.msg.contains("spec.podCIDRs of the Node node-1"), "{failure}");
+    assert_eq!((failure.code, endpoints.is_ready()), (code::TRY_AGAIN, false));
+
+    // IPv4 is given back where IPv6 has none left.
+    node.view = Node::new(&["10.0.0.0/24", "fd00::/126"]).view;
+    endpoints.follow(Arc::new(node.view.clone()));
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    let failure = endpoints.add(&request("c"), &netns()).unwrap_err();
+    assert_eq!(failure.code, code::NO_ADDRESS);
+    assert!(failure.msg.contains("fd00::/126 has 2") && failure.details.contains("maxPods"), "{failure}");
+    assert_eq!((used(&endpoints), endpoints.list().len()), (4, 2));
+}
+
+#[test]
+fn a_family_without_a_prefix_is_left_out() {
+    let node = Node::new(&["fd00::/64"]);
+    let endpoints = node.serving();
+    let attached = endpoints.add(&request("a"), &netns()).unwrap();
+    assert_eq!(addresses(&attached), ["fd00::2".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn the_nodes_own_namespace_is_no_pods() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    node.kernel.with(|state| state.cookie = NODE_NETNS);
+    assert_eq!(endpoints.add(&request("a"), &netns()).unwrap_err().code, code::INVALID_ENVIRONMENT);
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((0, 0, 0, 0), 0));
+}
+
+#[test]
+fn a_pod_that_opts_out_has_done_so_before_it_starts_also_where_its_object_comes_late() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    let adding = {
+        let endpoints = endpoints.clone();
+        std::thread::spawn(move || endpoints.add(&of_pod("a", "u"), &netns()))
+    };
+    let waits = |endpoint: &Endpoint| endpoint.state == State::WaitingForIdentity;
+    let began = Instant::now();
+    while !endpoints.list().iter().any(waits) {
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "it does not wait for its Pod: {:?}",
+            endpoints.list()
+        );
+        std::thread::yield_now();
+    }
+    let view = with_pod(&node.view, "u", Some("false"));
+    endpoints.follow(Arc::new(view));
+    adding.join().unwrap().unwrap();
+    assert_eq!(node.kernel.with(|state| state.netns.get(&7).copied()), Some(NetnsOptions::new(false)));
+
+    // And in again, and out.
+    endpoints.follow(Arc::new(with_pod(&node.view, "u", None)));
+    assert_eq!(node.kernel.traces().2, 0);
+    endpoints.follow(Arc::new(with_pod(&node.view, "u", Some("false"))));
+    assert_eq!((node.kernel.traces().2, endpoints.netns_table().len()), (1, 1));
+    // A pod that is gone from the API says nothing of it.
+    endpoints.follow(Arc::new(node.view.clone()));
+    assert_eq!(node.kernel.traces().2, 1);
+    endpoints.delete(&id("a")).unwrap();
+    assert_eq!(node.kernel.traces().2, 0);
+}
+
+#[test]
+fn a_pod_of_the_same_name_and_another_uid_is_another_pod() {
+    let node = Node::new(&["10.0.0.0/24"]).with_pod("old", Some("false"));
+    let endpoints = node.serving();
+    let view = with_pod(&node.view, "new", None);
+    endpoints.follow(Arc::new(view));
+    let mut request = of_pod("a", "new");
+    request.pod.name = "old".to_owned();
+    endpoints.add(&request, &netns()).unwrap();
+    assert!(endpoints.list()[0].socket_lb);
+}
+
+#[test]
+fn an_endpoint_goes_with_its_interface() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    assert_eq!(endpoints.remove_gone().unwrap(), 0);
+    node.kernel.with(|state| state.links.remove(&record::link_name(&id("a"))));
+    assert_eq!(endpoints.remove_gone().unwrap(), 1);
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((1, 1, 0, 1), 1));
+}
+
+#[test]
+fn gc_removes_what_is_not_valid_of_its_own_network_alone() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    let other = Attachment { network: "other".to_owned(), ..request("c") };
+    endpoints.add(&other, &netns()).unwrap();
+    endpoints.collect("portway", &[id("b")]).unwrap();
+    let left: Vec<_> = endpoints.list().into_iter().map(|endpoint| endpoint.attachment.container).collect();
+    assert_eq!(left, ["b", "c"]);
+}
+
+#[test]
+fn a_chained_pod_keeps_the_addresses_and_the_link_of_the_plugin_before() {
+    let mut node = Node::new(&[]);
+    node.settings.is_chained = true;
+    let endpoints = node.serving();
+    assert_eq!(endpoints.add(&request("a"), &netns()).unwrap_err().code, code::INVALID_CONFIG);
+    let ip = Ip { address: "192.0.2.7/24".to_owned(), gateway: None, interface: Some(0) };
+    let previous = Attached { ips: vec![ip], ..Attached::default() };
+    let chained = Attachment { previous: Some(previous.clone()), ..request("a") };
+    assert_eq!(endpoints.add(&chained, &netns()).unwrap(), previous);
+    assert_eq!(node.kernel.traces(), (0, 1, 0, 1));
+    assert!(node.kernel.with(|state| state.attached.contains("veth1") && state.configured.is_empty()));
+    endpoints.delete(&id("a")).unwrap();
+    assert_eq!(node.kernel.traces(), (0, 0, 0, 0));
+}
+
+#[test]
+fn many_pods_at_once_have_an_address_each_and_one_attachment_is_made_by_one_at_a_time() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    std::thread::scope(|scope| {
+        for number in 0..110 {
+            let endpoints = &endpoints;
+            scope.spawn(move || endpoints.add(&request(&format!("c{}", number % 55)), &netns()).unwrap());
+        }
+    });
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((55, 55, 0, 55), 55));
+    let ids: BTreeSet<_> = endpoints.list().into_iter().map(|endpoint| endpoint.id).collect();
+    assert_eq!(ids.len(), 55);
+}
