@@ -11,6 +11,8 @@ pub mod cluster;
 pub mod connect;
 pub mod hammer;
 pub mod objects;
+pub mod podadd;
+pub mod podnet;
 pub mod program;
 pub mod report;
 pub mod resources;
@@ -21,8 +23,10 @@ pub use report::Figure;
 use anyhow::{Result, bail};
 
 /// Every benchmark, in the order in which they are run.
-pub const NAMES: [&str; 9] =
-    ["connect", "program", "start", "restart", "memory", "envelope", "hammer", "apilag", "churn"];
+pub const NAMES: [&str; 11] = [
+    "connect", "program", "start", "restart", "memory", "envelope", "hammer", "apilag", "churn", "podadd",
+    "podnet",
+];
 
 /// Runs one. `long`: the form whose figures are published.
 pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
@@ -36,6 +40,8 @@ pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
         "hammer" => hammer::run(long),
         "apilag" => apilag::run(long),
         "churn" => churn::run(long),
+        "podadd" => podadd::run(long),
+        "podnet" => podnet::run(long),
         other => bail!("no benchmark {other:?}: there are {}", NAMES.join(", ")),
     }
 }

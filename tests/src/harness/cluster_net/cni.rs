@@ -8,12 +8,15 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::PodSpec;
+use super::{Pod, PodSpec};
 use crate::harness::Namespace;
 use crate::harness::process::binary;
 
 /// The interface that a pod has.
 pub const INTERFACE: &str = "eth0";
+
+/// Of the specification.
+const NEWEST: &str = "1.1.0";
 
 /// A network configuration list, as the agent writes it.
 #[derive(Clone, Debug)]
@@ -31,9 +34,11 @@ impl Conf {
         let mut stdin = list["plugins"][0].clone();
         let kind = stdin["type"].as_str().with_context(|| format!("no plugin in {list}"))?;
         let plugin = binary(kind)?;
-        for key in ["cniVersion", "name"] {
-            stdin[key] = list[key].clone();
-        }
+        stdin["name"] = list["name"].clone();
+        // A runtime of version 1.1 takes the newest of a list that it speaks.
+        let versions = list["cniVersions"].as_array();
+        let newest = versions.and_then(|all| all.iter().find(|version| *version == NEWEST));
+        stdin["cniVersion"] = newest.unwrap_or(&list["cniVersion"]).clone();
         Ok(Self { plugin, stdin })
     }
 
@@ -69,13 +74,58 @@ pub struct Refused {
 }
 
 impl Refused {
-    pub(super) fn into_error(self) -> anyhow::Error {
+    /// "Try again later", of the specification's list of errors.
+    pub const TRY_AGAIN: u32 = 11;
+    /// No address is left: Portway's own.
+    pub const NO_ADDRESS: u32 = 100;
+
+    pub fn into_error(self) -> anyhow::Error {
         anyhow::anyhow!("the plugin refused: {self:?}")
     }
 }
 
-/// Calls the plugin in `node` for a pod.
-pub fn call(
+/// A container runtime of a node: it reads what the agent wrote and calls the plugin in the node's namespace. Cheap to
+/// clone, and for any thread.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    node: Namespace,
+    conf: PathBuf,
+}
+
+impl Runtime {
+    pub(super) fn new(node: &Namespace, conf: &Path) -> Self {
+        Self { node: node.clone(), conf: conf.to_owned() }
+    }
+
+    /// What it finds.
+    pub fn conf(&self) -> Result<Conf> {
+        Conf::read(&self.conf)
+    }
+
+    /// Makes a sandbox for `spec` and calls the plugin's ADD on it.
+    pub fn add(&self, spec: &PodSpec) -> Result<Result<Pod, Refused>> {
+        self.add_to(spec, &Namespace::as_a_runtime_makes_it(&spec.name)?)
+    }
+
+    /// Calls the plugin's ADD on a sandbox that is there.
+    pub fn add_to(&self, spec: &PodSpec, sandbox: &Namespace) -> Result<Result<Pod, Refused>> {
+        match self.call("ADD", spec, Some(sandbox))? {
+            Ok(result) => Ok(Ok(Pod::new(spec, self.node.name(), sandbox.clone(), &result)?)),
+            Err(refused) => Ok(Err(refused)),
+        }
+    }
+
+    /// The plugin's DEL. The sandbox is there still.
+    pub fn delete(&self, pod: &Pod) -> Result<Result<(), Refused>> {
+        Ok(self.call("DEL", &pod.spec, Some(&pod.namespace))?.map(drop))
+    }
+
+    pub fn call(&self, command: &str, spec: &PodSpec, sandbox: Option<&Namespace>) -> Result<Answer> {
+        call(&self.node, &self.conf()?, command, spec, sandbox)
+    }
+}
+
+fn call(
     node: &Namespace,
     conf: &Conf,
     command: &str,

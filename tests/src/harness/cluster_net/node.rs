@@ -9,7 +9,7 @@ use portway_agent::maps::PodReader;
 use portway_datapath::Reason;
 use serde_json::{Value, json};
 
-use super::cni::{self, Conf};
+use super::cni::{Refused, Runtime};
 use super::{Pod, PodSpec, Routing};
 use crate::harness::agent::{Places, cli};
 use crate::harness::mount::BpfMount;
@@ -136,9 +136,14 @@ impl Node {
         Ok(())
     }
 
+    /// Until the agent is ready, and pods can be made.
     pub fn wait_ready(&mut self) -> Result<()> {
         let name = &self.name;
-        self.agent.as_mut().context("no agent runs")?.wait_ready().with_context(|| format!("on {name}"))
+        self.agent.as_mut().context("no agent runs")?.wait_ready().with_context(|| format!("on {name}"))?;
+        let conf = self.conf_path();
+        eventually(Duration::from_secs(5), "the CNI configuration to be there", || {
+            std::fs::metadata(&conf).map(drop).with_context(|| format!("look for {}", conf.display()))
+        })
     }
 
     pub fn start_agent(&mut self, routing: Routing, flags: &[&str]) -> Result<()> {
@@ -157,26 +162,18 @@ impl Node {
         Ok(())
     }
 
-    /// What a container runtime finds.
-    pub fn conf(&self) -> Result<Conf> {
-        Conf::read(&self.conf_path())
+    pub fn runtime(&self) -> Runtime {
+        Runtime::new(&self.namespace, &self.conf_path())
     }
 
     /// Makes a sandbox for `spec` and calls the plugin's ADD on it.
     pub fn add(&self, spec: &PodSpec) -> Result<Pod> {
-        let namespace = Namespace::as_a_runtime_makes_it(&spec.name)?;
-        let result = self.cni("ADD", spec, Some(&namespace))?.map_err(cni::Refused::into_error)?;
-        Pod::new(spec, &self.name, namespace, &result)
+        self.runtime().add(spec)?.map_err(Refused::into_error)
     }
 
     /// The plugin's DEL. The sandbox is there still.
     pub fn delete(&self, pod: &Pod) -> Result<()> {
-        self.cni("DEL", &pod.spec, Some(&pod.namespace))?.map(drop).map_err(cni::Refused::into_error)
-    }
-
-    /// The plugin's answer to `command` in this node's namespace, where runtimes are.
-    pub fn cni(&self, command: &str, spec: &PodSpec, sandbox: Option<&Namespace>) -> Result<cni::Answer> {
-        cni::call(&self.namespace, &self.conf()?, command, spec, sandbox)
+        self.runtime().delete(pod)?.map_err(Refused::into_error)
     }
 
     /// The maps of its pod network, also with the agent down.

@@ -1,0 +1,72 @@
+//! Connections that are held, and 200 new ones a second, between pods, to services and to the world.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, ensure};
+use portway_tests::harness::cluster_net::{Pod, PodSpec, WORLD_V4, WORLD_V6};
+use portway_tests::harness::fixture::{WEB, web};
+use portway_tests::harness::manifest::TARGET;
+use portway_tests::harness::probe::{LoadTally, ToAddress as _};
+use portway_tests::harness::{ClusterNet, Probe};
+
+/// By the two clients together.
+const HELD: u32 = 100;
+const PER_SECOND: u32 = 200;
+
+pub(crate) fn world(v6: bool) -> SocketAddr {
+    let addr = if v6 { IpAddr::from(WORLD_V6) } else { WORLD_V4.into() };
+    SocketAddr::new(addr, TARGET)
+}
+
+/// Two pods that ask without pause: one whose sockets are translated, one whose packets are.
+pub(crate) struct Load {
+    near: Pod,
+    probes: [(&'static str, Probe); 2],
+}
+
+impl Load {
+    /// On node 1, with servers on both nodes; the agents run.
+    pub(crate) fn start(net: &mut ClusterNet) -> Result<Self> {
+        let (near, far) = (net.serving_pod(1, "near")?, net.serving_pod(2, "far")?);
+        net.publish(&web(), near.endpoints().into_iter().chain(far.endpoints()))?;
+        let by_socket = net.pod(1, "client")?;
+        let by_packet = net.make(1, &PodSpec::new("raw").without_socket_lb())?;
+        net.node(1).wait_programmed()?;
+        let mut to: Vec<SocketAddr> = WEB.iter().map(|web| web.to_address()).collect::<Result<_>>()?;
+        for v6 in [false, true] {
+            to.extend([near.socket(v6), far.socket(v6), world(v6)]);
+        }
+        let mut probes = [("by socket", net.client(&by_socket)?), ("by packet", net.client(&by_packet)?)];
+        for (_, probe) in &mut probes {
+            probe.start_load(&to, HELD / 2, PER_SECOND / 2)?;
+        }
+        Ok(Self { near, probes })
+    }
+
+    /// A server on node 1.
+    pub(crate) fn near(&self) -> &Pod {
+        &self.near
+    }
+
+    /// Prints what the clients saw, and fails where they noticed anything.
+    pub(crate) fn end(&mut self, what: &str) -> Result<()> {
+        for (who, probe) in &mut self.probes {
+            let tally = probe.end_load()?;
+            let trouble = tally.trouble();
+            let LoadTally { new, held, exchanges, took_ms, .. } = &tally;
+            println!(
+                "{what}, {who}: {} new connections ({} a second), {held} held with {} exchanges; refused or broken: {}",
+                new.answers() + new.failures(),
+                u64::from(new.answers()) * 1000 / (*took_ms).max(1),
+                exchanges.answers(),
+                trouble.as_deref().unwrap_or("0"),
+            );
+            ensure!(trouble.is_none(), "{who}: the clients noticed: {trouble:?}");
+            ensure!(new.by_name.len() == 3 && exchanges.by_name.len() == 3, "not all servers: {tally:?}");
+            ensure!(*held == HELD / 2 && exchanges.answers() >= *held, "too little was held: {tally:?}");
+            // Far below what was asked for: then there was no load to speak of.
+            ensure!(u64::from(new.answers()) * 1000 / took_ms >= u64::from(PER_SECOND) / 4, "{tally:?}");
+        }
+        Ok(())
+    }
+}
