@@ -8,6 +8,7 @@ pub mod cleanup;
 mod cni;
 pub mod command;
 pub mod config;
+pub mod conntrack;
 pub mod endpoints;
 pub mod health;
 pub mod ipam;

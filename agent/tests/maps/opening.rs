@@ -115,7 +115,7 @@ fn a_difference_in_any_field_of_any_layout_is_caught() {
                 Published::Replaced(_) | Published::Reused | Published::Created => None,
             };
             let found = found.unwrap_or_else(|| panic!("{map} as {info:?}: {opening:?}"));
-            assert_eq!((found.map, found.field), (map, field), "{found}");
+            assert_eq!((found.map, found.field), (AnyMap::Service(map), field), "{found}");
             assert_eq!(fs.map(map).info(), wanted(map), "after {found}");
             assert_eq!(fs.open().1.published, Published::Reused, "after {found}");
             caught += 1;
@@ -135,7 +135,7 @@ fn something_that_is_no_map_is_replaced() {
     pin(programs.store_word(), &path).unwrap();
     let (_, opening) = fs.open();
     let Published::Replaced(Reason::Layout(found)) = opening.published else { panic!("{opening:?}") };
-    assert_eq!((found.map, found.field, found.found), (MapId::Runs, LayoutField::Kind, 0));
+    assert_eq!((found.map, found.field, found.found), (AnyMap::Service(MapId::Runs), LayoutField::Kind, 0));
 }
 
 #[test]
