@@ -14,7 +14,7 @@ pub mod health;
 pub mod ipam;
 pub mod lock;
 pub mod maps;
-mod network;
+pub mod network;
 pub mod node;
 pub mod programs;
 pub mod sockets;

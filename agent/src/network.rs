@@ -7,7 +7,17 @@
 //!                                       └─ probes between nodes
 //! ```
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+mod devices;
+mod machine;
+mod node_network;
+mod nodes;
+mod removal;
+mod routes;
+mod sysctls;
+mod tunnel;
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use portway_model::node::ClusterView;
@@ -16,9 +26,21 @@ use tokio::sync::{oneshot, watch};
 
 use crate::cni::Pods;
 use crate::config::{Config, PodNetwork};
+use crate::conntrack::Conntrack;
 use crate::endpoints::Endpoints;
-use crate::maps::{PodOpening, PodTables};
+use crate::maps::{EarlierFlows, MapReader, PodOpening, PodTables};
 use crate::programs::InterfacePrograms;
+use machine::{MachineError, Netlink};
+use nodes::{Nodes, NodesError, Troubles};
+pub use removal::{NodesRemovalError, remove};
+pub use sysctls::SysctlError;
+
+/// When what the kernel refused is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The owner tag of everything that the pod network has in the kernel's tables of routes, rules and neighbours (their
+/// `protocol`).
+pub(crate) const OWNER: u8 = 80;
 
 /// What the owner of services tells.
 pub(crate) struct FromOwner {
@@ -68,58 +90,174 @@ fn run(inputs: Inputs) -> anyhow::Result<()> {
 
 /// Until an error that no retry mends.
 async fn follow(
-    config: &Config,
+    config: &Arc<Config>,
     network: &PodNetwork,
     owner: FromOwner,
     endpoints: &OnceLock<Endpoints>,
 ) -> anyhow::Result<()> {
-    let Ok((tables, opening)) = owner.tables.await else {
+    let FromOwner { cluster, serves, tables } = owner;
+    let Ok((tables, PodOpening { origins, earlier })) = tables.await else {
         // The owner ended, and with it the agent.
         return std::future::pending().await;
     };
+    removal::note(&config.state_dir).context("cannot write to state-dir")?;
     // While the services' first sync is under way; attached after it.
-    let programs = Arc::new(Mutex::new(InterfacePrograms::load(&config.bpf_root)?));
-    let pods = Pods::start(config, network, tables, Arc::clone(&programs)).await?;
+    let programs = InterfacePrograms::load(&config.bpf_root)?;
+    tracing::info!(
+        ipam = ?network.ipam,
+        routing = ?network.routing,
+        maps = origins.len(),
+        programs = programs.loaded().len(),
+        "the pod network is on"
+    );
+    let programs = Arc::new(Mutex::new(programs));
+    let pods = Pods::start(config, network, tables.clone(), Arc::clone(&programs)).await?;
     endpoints.get_or_init(|| pods.endpoints().clone());
-    let pods = pods.run(owner.cluster.clone(), owner.serves.clone());
+    let services = MapReader::open(&config.bpf_root).context("reading the maps of services")?;
+    let conntrack = Conntrack::start(tables.clone(), services, network.timeouts)
+        .context("cannot start to collect flows that are over")?;
+    let (ready, pods_may_be_served) = watch::channel(false);
+    let nodes = NodeSide {
+        nodes: Nodes::new(Arc::clone(config), network.clone(), tables.clone(), programs),
+        tables,
+        endpoints: pods.endpoints().clone(),
+        conntrack,
+        earlier: Some(earlier),
+        told: Troubles::default(),
+        ready,
+    };
+    let pods = pods.run(cluster.clone(), pods_may_be_served);
     tokio::select! {
         ended = pods => ended,
-        ended = follow_cluster(config, network, owner.cluster, owner.serves, &opening, &programs) => ended,
+        ended = nodes.follow(cluster, serves) => ended,
     }
 }
 
-/// Once services are served: whatever of the node follows the cluster.
-async fn follow_cluster(
-    config: &Config,
-    network: &PodNetwork,
-    mut cluster: watch::Receiver<Arc<ClusterView>>,
-    mut serves: watch::Receiver<bool>,
-    opening: &PodOpening,
-    programs: &Mutex<InterfacePrograms>,
-) -> anyhow::Result<()> {
-    if serves.wait_for(|serves| *serves).await.is_err() {
-        return std::future::pending().await;
-    }
-    let loaded = programs.lock().unwrap_or_else(PoisonError::into_inner).loaded().len();
-    tracing::info!(
-        node = config.node_name,
-        ipam = ?network.ipam,
-        routing = ?network.routing,
-        maps = opening.origins.len(),
-        programs = loaded,
-        "the pod network is on"
-    );
-    loop {
-        let view = Arc::clone(&cluster.borrow_and_update());
-        tracing::debug!(
-            remote_nodes = view.remote.len(),
-            pods = view.pods.len(),
-            knows_nodes = view.knows_nodes,
-            knows_pods = view.knows_pods,
-            "the cluster"
-        );
-        if cluster.changed().await.is_err() {
-            return std::future::pending().await;
+/// What leads to other nodes and to the world, and who waits for it.
+struct NodeSide {
+    nodes: Nodes,
+    tables: PodTables,
+    endpoints: Endpoints,
+    conntrack: Conntrack,
+    /// Flows in maps of other sizes; gone once our programs are everywhere.
+    earlier: Option<EarlierFlows>,
+    /// What was said to be wrong.
+    told: Troubles,
+    /// Tables, devices and routes are there: pods may be served.
+    ready: watch::Sender<bool>,
+}
+
+impl NodeSide {
+    /// Until an error that no retry mends.
+    async fn follow(
+        mut self,
+        mut cluster: watch::Receiver<Arc<ClusterView>>,
+        mut serves: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let mut netlink = Netlink::open()?;
+        let mut machine = netlink.read().await?;
+        loop {
+            let view = Arc::clone(&cluster.borrow_and_update());
+            let may_attach = *serves.borrow_and_update();
+            let failed = match self.reconcile(&view, &machine, &netlink, may_attach).await {
+                Ok(()) => false,
+                Err(error) => {
+                    let lines = vec![error.to_string()];
+                    self.tell(Troubles { lines, ..self.told.clone() });
+                    true
+                }
+            };
+            let retry = async {
+                match failed {
+                    true => tokio::time::sleep(RETRY).await,
+                    false => std::future::pending().await,
+                }
+            };
+            let changed = tokio::select! {
+                changed = netlink.changed() => changed,
+                Ok(()) = cluster.changed() => Ok(()),
+                Ok(()) = serves.changed(), if !may_attach => Ok(()),
+                () = retry => Ok(()),
+            };
+            // Also after news of the cluster: a change of the machine that was being waited for is not lost.
+            machine = match read(&mut netlink, changed).await {
+                Ok(machine) => machine,
+                Err(error) => {
+                    tracing::warn!(%error, "trying again");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
         }
     }
+
+    async fn reconcile(
+        &mut self,
+        view: &ClusterView,
+        machine: &machine::Machine,
+        netlink: &Netlink,
+        may_attach: bool,
+    ) -> Result<(), NodesError> {
+        if may_attach && !*self.ready.borrow() {
+            // Before our programs are in place, and once more after: they then fill our maps alone.
+            self.adopt()?;
+            self.nodes.attach();
+        }
+        let (troubles, mtu) = self.nodes.reconcile(view, machine, netlink).await?;
+        self.endpoints.set_mtu(mtu);
+        self.tell(troubles);
+        if may_attach && !*self.ready.borrow() {
+            let endpoints = self.endpoints.clone();
+            // A panic of it ends in the same way as one here.
+            tokio::task::spawn_blocking(move || endpoints.serve()).await.map_err(NodesError::Task)?;
+            self.adopt()?;
+            if let Some(earlier) = self.earlier.take() {
+                earlier.forget()?;
+            }
+            self.conntrack.services_are_known();
+            self.conntrack.endpoints_are_known();
+            self.ready.send_replace(true);
+            tracing::info!("pods are served");
+        }
+        Ok(())
+    }
+
+    fn adopt(&self) -> Result<(), NodesError> {
+        let Some(earlier) = self.earlier.as_ref().filter(|earlier| !earlier.is_empty()) else {
+            return Ok(());
+        };
+        let adopted = earlier.adopt(&self.tables)?;
+        tracing::info!(?adopted, "flows of an earlier agent's maps");
+        Ok(())
+    }
+
+    /// Says what is wrong that was not before.
+    fn tell(&mut self, now: Troubles) {
+        for line in now.lines.iter().filter(|line| !self.told.lines.contains(line)) {
+            tracing::warn!("{line}");
+        }
+        for reject in now.rejects.iter().filter(|reject| !self.told.rejects.contains(reject)) {
+            tracing::warn!(
+                kind = reject.kind,
+                name = reject.name,
+                field = reject.field,
+                value = reject.value,
+                reason = reject.reason,
+                "not used"
+            );
+        }
+        self.told = now;
+    }
+}
+
+/// The machine after a change; by a new connection where the old one ended.
+async fn read(
+    netlink: &mut Netlink,
+    changed: Result<(), MachineError>,
+) -> Result<machine::Machine, MachineError> {
+    if let Err(error) = changed {
+        tracing::warn!(%error, "opening it again");
+        *netlink = Netlink::open()?;
+    }
+    netlink.read().await
 }

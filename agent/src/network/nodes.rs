@@ -1,0 +1,220 @@
+//! Brings what the cluster and the machine say into tables, devices and routes: level-based, everything each time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portway_datapath::{Addr, IpcacheValue};
+use portway_model::ipcache::{self, Reach, reach};
+use portway_model::k8s::{ObjectKind, Reject};
+use portway_model::node::{ClusterView, Prefix};
+
+use super::devices::Devices;
+use super::machine::{Machine, MachineError, Netlink};
+use super::node_network::node_network;
+use super::routes::{self, By};
+use super::sysctls::Sysctls;
+use super::tunnel::{self, TunnelChange};
+use crate::config::{Chaining, Config, Ipam, PodNetwork, Routing};
+use crate::endpoints::is_link_name;
+use crate::maps::{MapError, PodTables};
+use crate::programs::{InterfaceChange, InterfacePrograms, ProgramError, Side};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodesError {
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("the tunnel device {} is not there right after it was made", tunnel::NAME)]
+    NoTunnel,
+    #[error("serving pods: {0}")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+/// What is wrong, for status and log. Empty when all is well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Troubles {
+    /// What of nodes is not used.
+    pub(crate) rejects: Vec<Reject>,
+    /// What of this machine is not as it should be.
+    pub(crate) lines: Vec<String>,
+}
+
+/// The side of the pod network that leads to other nodes and to the world.
+pub(crate) struct Nodes {
+    config: Arc<Config>,
+    network: PodNetwork,
+    tables: PodTables,
+    programs: Arc<Mutex<InterfacePrograms>>,
+    options: ipcache::Options,
+    sysctls: Sysctls,
+    /// Programs may be attached.
+    attaches: bool,
+}
+
+impl Nodes {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        network: PodNetwork,
+        tables: PodTables,
+        programs: Arc<Mutex<InterfacePrograms>>,
+    ) -> Self {
+        let prefix = |cidr: &crate::config::Cidr| {
+            let bits = if cidr.addr().is_ipv4() { cidr.bits() + 96 } else { cidr.bits() };
+            Prefix::new(Addr::from(cidr.addr()), bits)
+        };
+        let options = ipcache::Options {
+            tunnel: network.tunnel_port().is_some(),
+            ipv4: config.ipv4,
+            ipv6: config.ipv6,
+            native_cidrs: network.native_cidrs.iter().filter_map(prefix).collect(),
+            prefixes_of: match network.ipam {
+                Ipam::Kubernetes => ObjectKind::Node,
+                Ipam::ClusterPool => ObjectKind::CiliumNode,
+            },
+        };
+        let sysctls = Sysctls::new(&config.state_dir);
+        Self { config, network, tables, programs, options, sysctls, attaches: false }
+    }
+
+    /// Programs are attached from the next time on.
+    pub(crate) const fn attach(&mut self) {
+        self.attaches = true;
+    }
+
+    /// Makes everything as the cluster and the machine say. What they do not know yet stays. Returns what is wrong and the
+    /// MTU of pods, in bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses; repeating the call goes on from there.
+    pub(crate) async fn reconcile(
+        &mut self,
+        view: &ClusterView,
+        machine: &Machine,
+        netlink: &Netlink,
+    ) -> Result<(Troubles, u32), NodesError> {
+        let mut troubles = Troubles::default();
+        let this = view.this.as_deref();
+        let knows = view.knows_nodes && this.is_some();
+        let devices = Devices::choose(machine, &self.network, this);
+        troubles.lines.extend(devices.unfit.iter().map(|name| {
+            format!(
+                "{name} leads out of the node and is no Ethernet: what pods send there is not masqueraded"
+            )
+        }));
+        let mtu = devices.pod_mtu(&self.network);
+        let tunnel = self.tunnel(machine, netlink, mtu).await?;
+        let names = devices.found.values().map(|device| device.name.as_str());
+        match self.sysctls.forward(self.config.ipv4, self.config.ipv6, names) {
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => {
+                tracing::info!(changed = changed.join(" "), "so that packets of pods are forwarded")
+            }
+            Err(error) => troubles.lines.push(format!("packets of pods may not be forwarded: {error}")),
+        }
+        let mut reach = reach(view, &self.options);
+        troubles.rejects.append(&mut reach.rejects);
+        self.write(&reach, &devices, tunnel, knows)?;
+        let by = match self.network.routing {
+            Routing::Tunnel { .. } => By::Tunnel { ifindex: tunnel.unwrap_or_default() },
+            Routing::Native { direct_node_routes: true } => By::Nodes,
+            Routing::Native { direct_node_routes: false } => By::Network,
+        };
+        let ends_here = self.network.chaining == Chaining::None;
+        let mut wanted = routes::wanted(&reach, machine, this, by, mtu, ends_here);
+        troubles.rejects.append(&mut wanted.rejects);
+        let mut changes = netlink.set_routes(machine, &wanted.routes, knows).await;
+        troubles.lines.append(&mut changes.failed);
+        if changes.added + changes.removed > 0 {
+            tracing::debug!(changes.added, changes.removed, "routes to pods of other nodes");
+        }
+        if self.attaches {
+            self.attach_all(&devices, tunnel, knows)?;
+        }
+        Ok((troubles, mtu))
+    }
+
+    /// The tunnel device's index, where there is one.
+    async fn tunnel(
+        &self,
+        machine: &Machine,
+        netlink: &Netlink,
+        mtu: u32,
+    ) -> Result<Option<u32>, NodesError> {
+        let Some(port) = self.network.tunnel_port() else {
+            if netlink.remove_tunnel(machine).await? {
+                tracing::info!("the tunnel device of an earlier configuration is removed");
+            }
+            return Ok(None);
+        };
+        match netlink.ensure_tunnel(machine, port, mtu).await? {
+            TunnelChange::Nothing => {}
+            change => tracing::info!(?change, port, mtu, "tunnel device"),
+        }
+        let index = match machine.link(tunnel::NAME) {
+            Some(link) => Some(link.index),
+            None => netlink.read().await?.link(tunnel::NAME).map(|link| link.index),
+        };
+        index.map(Some).ok_or(NodesError::NoTunnel)
+    }
+
+    /// The tables. Without `knows` what is there and not known stays.
+    fn write(
+        &self,
+        reach: &Reach,
+        devices: &Devices,
+        tunnel: Option<u32>,
+        knows: bool,
+    ) -> Result<(), NodesError> {
+        let mut table = devices.table();
+        let mut ipcache: BTreeMap<(Addr, u8), IpcacheValue> = reach.ipcache.clone();
+        if !knows {
+            let reader = self.tables.reader();
+            for (index, device) in reader.devices()? {
+                table.entry(index).or_insert(device);
+            }
+            for (prefix, value) in reader.ipcache()? {
+                ipcache.entry(prefix).or_insert(value);
+            }
+        }
+        self.tables.set_network(&node_network(&self.config, &self.network, tunnel))?;
+        self.tables.set_ipcache(&ipcache)?;
+        self.tables.set_devices(&table)?;
+        Ok(())
+    }
+
+    /// Programs at devices and tunnel; those at other interfaces but pods' go.
+    fn attach_all(&self, devices: &Devices, tunnel: Option<u32>, knows: bool) -> Result<(), NodesError> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let tunnel = tunnel.map(|index| (index, tunnel::NAME, Side::Tunnel));
+        let devices_and_sides =
+            devices.found.values().map(|device| (device.ifindex, device.name.as_str(), Side::Device));
+        let all: Vec<_> = tunnel.into_iter().chain(devices_and_sides).collect();
+        for (ifindex, name, side) in &all {
+            for change in programs.attach(*ifindex, name, *side)? {
+                match change {
+                    InterfaceChange::Unchanged => {}
+                    InterfaceChange::Attached
+                    | InterfaceChange::Replaced { .. }
+                    | InterfaceChange::Moved { .. } => {
+                        tracing::info!(interface = name, ?side, ?change, "a program is in place");
+                    }
+                }
+            }
+        }
+        if !knows {
+            return Ok(());
+        }
+        for attached in programs.attached()? {
+            let name = attached.interface.as_str();
+            let is_wanted = all.iter().any(|(_, wanted, _)| *wanted == name);
+            if !is_wanted && !is_link_name(name) && self.network.chaining == Chaining::None {
+                programs.detach(name)?;
+                tracing::info!(interface = name, "no device any more: its programs are detached");
+            }
+        }
+        Ok(())
+    }
+}

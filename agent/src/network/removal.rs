@@ -1,0 +1,70 @@
+//! What `portway cleanup` takes away of the pod network's side to other nodes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::machine::{MachineError, Netlink};
+use super::sysctls::{SysctlError, Sysctls};
+use super::{OWNER, routes};
+
+/// Says that routes of our owner tag are ours: without it nothing is looked for.
+const NOTE: &str = "pod-network";
+
+/// Why something is left. Repeating goes on from there.
+#[derive(Debug, thiserror::Error)]
+pub enum NodesRemovalError {
+    #[error(transparent)]
+    Sysctls(#[from] SysctlError),
+    #[error("{0}")]
+    Netlink(String),
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Notes that the pod network is at work in this namespace.
+pub(super) fn note(state_dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(state_dir)?;
+    std::fs::write(state_dir.join(NOTE), format!("routes of protocol {OWNER}\n"))
+}
+
+/// Removes the tunnel device and the routes to other nodes' pods, and puts back settings of the namespace. One line for each
+/// thing that was done; empty where no pod network was on.
+///
+/// # Errors
+/// The kernel refuses a part; the note stays.
+pub fn remove(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
+    let note = state_dir.join(NOTE);
+    let mut done = Vec::new();
+    if note.exists() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| NodesRemovalError::Netlink(error.to_string()))?;
+        done =
+            runtime.block_on(by_netlink()).map_err(|error| NodesRemovalError::Netlink(error.to_string()))?;
+    }
+    done.extend(Sysctls::new(state_dir).restore()?.into_iter().map(|setting| format!("put back {setting}")));
+    match std::fs::remove_file(&note) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(NodesRemovalError::File { action: "remove", path: note, source })
+        }
+        Ok(()) | Err(_) => Ok(done),
+    }
+}
+
+async fn by_netlink() -> Result<Vec<String>, MachineError> {
+    let netlink = Netlink::open()?;
+    let machine = netlink.read().await?;
+    let mut done = Vec::new();
+    for route in routes::present(&machine) {
+        netlink.remove_route(&route).await?;
+        done.push(format!("removed the route to {}", route.prefix));
+    }
+    if netlink.remove_tunnel(&machine).await? {
+        done.push(format!("removed {}", super::tunnel::NAME));
+    }
+    Ok(done)
+}
