@@ -110,7 +110,7 @@ pub(crate) fn begin<T: PacketTables>(
     tables.insert_flow(key, value)
 }
 
-/// Takes notice of a packet of a known flow, and returns the entry as it was before.
+/// Takes notice of a packet of a known flow, and returns the entry as it was before and where it is now.
 ///
 /// A SYN on a connection that is over begins the flow anew: then what was translated is the caller's to say again
 /// ([`retranslate`]), which [`is_over`] tells.
@@ -120,11 +120,11 @@ pub(crate) fn touch<T: PacketTables>(
     key: &FlowKey,
     flow: T::Flow,
     sighting: &Sighting,
-) -> FlowValue {
+) -> (FlowValue, T::Flow) {
     let value = tables.read_flow(flow);
     if is_over(&value, sighting) {
         restart(tables, flow, &value, sighting);
-        return value;
+        return (value, flow);
     }
     let stale = refresh(tables, flow, &value, sighting);
     let before = match sighting.direction {
@@ -139,9 +139,9 @@ pub(crate) fn touch<T: PacketTables>(
         && completes(&value, seen, sighting)
         && (stale || !value.is(FlowValue::REFUSED))
     {
-        establish(tables, key, flow, &value);
+        return (value, establish(tables, key, flow, &value));
     }
-    value
+    (value, flow)
 }
 
 /// Takes notice of a packet of a [`FlowKey::SERVICE`] entry, of which `plain` is the flow under the backend: they move
@@ -224,7 +224,7 @@ fn completes(value: &FlowValue, seen: u8, sighting: &Sighting) -> bool {
 }
 
 #[inline(always)]
-fn establish<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, value: &FlowValue) {
+fn establish<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, value: &FlowValue) -> T::Flow {
     let moved = tables.establish_flow(key, flow);
     let refused = matches!(tables.flow_map(moved), FlowMap::New);
     if refused != value.is(FlowValue::REFUSED) {
@@ -233,6 +233,7 @@ fn establish<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, value: &
             value.flags & !FlowValue::REFUSED | if refused { FlowValue::REFUSED } else { 0 },
         );
     }
+    moved
 }
 
 #[inline(always)]
@@ -242,3 +243,6 @@ const fn initiator(sighting: &Sighting) -> u32 {
         Direction::Ingress => FlowValue::FROM_PEER,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,7 @@ fn begin_direct<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting)
 
 #[inline(always)]
 fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighting: &Sighting) {
-    let value = conntrack::touch(tables, key, flow, sighting);
+    let (value, flow) = conntrack::touch(tables, key, flow, sighting);
     // The endpoint dials its peer itself now, from a port that it once dialled a service from.
     if sighting.opens() && value.other().is_some() {
         conntrack::retranslate(tables, flow, &value, &Translated::NOT);
@@ -162,7 +162,7 @@ pub fn incoming<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting)
         let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
         return Incoming::Direct;
     };
-    let value = conntrack::touch(tables, &key, flow, sighting);
+    let (value, flow) = conntrack::touch(tables, &key, flow, sighting);
     let Some((addr, port)) = value.other() else { return Incoming::Direct };
     if conntrack::is_over(&value, sighting) {
         conntrack::retranslate(tables, flow, &value, &Translated::NOT);
@@ -187,7 +187,7 @@ pub fn answer_to_itself<T: PacketTables>(
     let as_client =
         FlowKey::new(own(tuple.destination_port), own(tuple.source_port), tuple.protocol, FlowKey::PLAIN);
     let flow = tables.flow(&as_client)?;
-    let value = conntrack::touch(tables, &as_client, flow, &sighting.arriving());
+    let (value, _) = conntrack::touch(tables, &as_client, flow, &sighting.arriving());
     Some((value.other()?, tuple.destination_port))
 }
 
@@ -271,7 +271,7 @@ fn keep_plain<T: PacketTables>(
         let flow = conntrack::begin(tables, &key, sighting, &to_frontend(tuple, chosen))?;
         return Some(tables.flow_map(flow));
     };
-    let value = conntrack::touch(tables, &key, flow, sighting);
+    let (value, flow) = conntrack::touch(tables, &key, flow, sighting);
     if sighting.opens() {
         conntrack::retranslate(tables, flow, &value, &to_frontend(tuple, chosen));
     }
@@ -372,3 +372,6 @@ const fn destination(tuple: &Tuple) -> Option<Destination> {
     };
     Some(Destination { addr: tuple.destination, port: tuple.destination_port, protocol })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,6 @@
+#[cfg(test)]
+pub(crate) mod memory;
+
 use crate::{
     Addr, BackendRef, DeviceValue, Direction, EndpointValue, Family, FlowKey, FlowValue, FragmentKey,
     FragmentValue, IpcacheValue, Port, Reason, ServiceIndex, Tables,
