@@ -52,6 +52,12 @@ impl Cidr {
     }
 }
 
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.bits)
+    }
+}
+
 /// An error whose allowed values are those of the key.
 pub(super) fn mend(mend: &str) -> Invalid {
     Invalid::new("", mend)
