@@ -10,6 +10,9 @@
 //! | `GET /v1/clashes` | array of [`Reject`]: who has not got a frontend because another service owns it |
 //! | `GET /v1/audit` | [`Audit`]: compares everything with the kernel's side, puts nothing right |
 //! | `POST /v1/audit` | [`Audit`]: and puts it right |
+//! | `GET /v1/nodes` | array of [`Node`], this one first |
+//! | `GET /v1/health` | [`ClusterHealth`]: which nodes answer this one's probes; 404 where nodes are not probed |
+//! | `POST /v1/health` | the same after a probe of every node |
 //! | `GET /v1/endpoints` | array of [`Endpoint`] without their logs; this and the next ones 404 where there is no pod network |
 //! | `GET /v1/endpoints/{id}` | [`Endpoint`] |
 //! | `GET /v1/endpoints/{id}/log` | array of [`EndpointChange`], oldest first |
@@ -45,6 +48,8 @@ pub mod path {
     pub const AUDIT: &str = "/v1/audit";
     pub const ENDPOINTS: &str = "/v1/endpoints";
     pub const IPAM: &str = "/v1/ipam";
+    pub const NODES: &str = "/v1/nodes";
+    pub const HEALTH: &str = "/v1/health";
 }
 
 /// The body of an answer that is not 200.

@@ -24,6 +24,7 @@ mod http;
 mod memory;
 mod metrics;
 mod owner;
+mod pod_network;
 mod source;
 mod start;
 mod status;
@@ -49,6 +50,7 @@ use health::ProxyHealth;
 use http::Api;
 use metrics::Metrics;
 use owner::{Inputs, Owner, ToNetwork};
+use pod_network::Pods;
 
 /// What is under way at the end is waited for this long.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -127,6 +129,10 @@ async fn serve(
     let (to_network, network_ended) = match &config.pod_network {
         Some(network) => {
             let (owner, from_owner) = ToNetwork::new(&config, network);
+            let cluster = from_owner.cluster.clone();
+            let (name, endpoints) = (api.setting("cluster-name"), api.endpoints());
+            let registry = &metrics.registry;
+            api.show_pods(Pods::start(&config, network, name, cluster, endpoints, registry, drain()?)?);
             let ended = network::spawn(network::Inputs {
                 config: Arc::clone(&config),
                 network: network.clone(),

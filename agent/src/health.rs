@@ -26,10 +26,11 @@ use portway_runtime::shutdown::Drain;
 use prometheus::Registry;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use endpoint::LinkRequest;
+pub use endpoint::{Connect, ConnectError};
 use prober::{Asked, Prober};
 pub(crate) use record::Board;
 pub use targets::Probed;
+pub(crate) use targets::endpoint_addresses;
 
 use crate::api;
 
@@ -73,7 +74,7 @@ impl Health {
     pub fn start(
         settings: Settings,
         cluster: watch::Receiver<Arc<ClusterView>>,
-        links: mpsc::Sender<LinkRequest>,
+        connect: Connect,
         registry: &Registry,
         mut drain: Drain,
     ) -> anyhow::Result<Self> {
@@ -91,7 +92,7 @@ impl Health {
                     }
                 }
                 if probed.endpoint {
-                    tokio::spawn(endpoint::keep(port, probed, cluster.clone(), links, board.clone()));
+                    tokio::spawn(endpoint::keep(port, probed, cluster.clone(), connect, board.clone()));
                 }
                 tokio::select! {
                     () = Prober::new(port, probed, board, latencies).run(cluster, asked) => {}
@@ -110,6 +111,11 @@ impl Health {
             // Dropped where the agent ends.
             let _ = told.await;
         }
+    }
+
+    /// `reachable`, `unreachable` or `unknown`.
+    pub fn state(&self, node: &str) -> &'static str {
+        self.board.state(node).name()
     }
 
     /// What is known now.

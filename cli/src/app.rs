@@ -2,10 +2,10 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use crate::args::{Args, Bpf, BpfLb, Endpoint, Service, Verb, command};
+use crate::args::{Args, Bpf, BpfLb, Endpoint, Node, Service, Verb, command};
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::{agent, audit, cleanup, config, endpoint, lb, output, plan, service, status};
+use crate::{agent, audit, cleanup, config, endpoint, lb, node, output, plan, service, status};
 
 pub(crate) fn main() -> ExitCode {
     let matches = command().get_matches();
@@ -30,6 +30,7 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Audit { fix } => return audit::run(&ask(), fix, format),
         Verb::Service { verb: Service::List } => service::list(&ask(), format)?,
         Verb::Service { verb: Service::Get { name } } => service::get(&ask(), &name, format)?,
+        Verb::Node { verb: Node::List { probe } } => node::list(&ask(), probe, format)?,
         Verb::Endpoint { verb: Endpoint::List } => endpoint::list(&ask(), format)?,
         Verb::Endpoint { verb: Endpoint::Get { name } } => endpoint::get(&ask(), &name, format)?,
         Verb::Endpoint { verb: Endpoint::Log { name } } => endpoint::log(&ask(), &name, format)?,

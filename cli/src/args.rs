@@ -43,6 +43,11 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Service,
     },
+    /// The nodes of the cluster, and whether they answer this one's probes
+    Node {
+        #[command(subcommand)]
+        verb: Node,
+    },
     /// The pods of this node that Portway's CNI plugin has given a network
     Endpoint {
         #[command(subcommand)]
@@ -108,6 +113,16 @@ pub(crate) enum Service {
     Get {
         /// namespace/name, the name alone, or the ID that `service list` shows
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Node {
+    /// All nodes with their addresses
+    List {
+        /// Probe every node first
+        #[arg(long)]
+        probe: bool,
     },
 }
 

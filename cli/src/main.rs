@@ -12,6 +12,7 @@ mod config;
 mod endpoint;
 mod failure;
 mod lb;
+mod node;
 mod output;
 mod plan;
 mod service;

@@ -1,6 +1,7 @@
 //! The API on the unix socket; its paths and answers are in [`crate::api`].
 
 mod endpoints;
+mod nodes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::audit::objects::{Objects, Outcome};
 use super::owner::Question;
+use super::pod_network::Pods;
 use crate::api::{self, path};
 use crate::config::Config;
 use crate::endpoints::Endpoints;
@@ -35,6 +37,8 @@ pub(super) struct Api {
     maps: OnceLock<MapReader>,
     objects: OnceLock<Objects>,
     endpoints: Arc<OnceLock<Endpoints>>,
+    /// Where there is a pod network.
+    pods: OnceLock<Pods>,
     started: Instant,
 }
 
@@ -86,6 +90,7 @@ impl Api {
             maps: OnceLock::new(),
             objects: OnceLock::new(),
             endpoints: Arc::default(),
+            pods: OnceLock::new(),
             started,
         })
     }
@@ -99,6 +104,23 @@ impl Api {
     /// Where the pod network puts its endpoints, once it knows them.
     pub(super) fn endpoints(&self) -> Arc<OnceLock<Endpoints>> {
         Arc::clone(&self.endpoints)
+    }
+
+    /// There is a pod network.
+    pub(super) fn show_pods(&self, pods: Pods) {
+        self.pods.get_or_init(|| pods);
+    }
+
+    fn pods(&self) -> Result<&Pods, Failure> {
+        self.pods.get().ok_or_else(|| {
+            let text = "this agent has no pod network, so it knows of no other nodes: enable-pod-network is off";
+            Failure::NotFound(text.to_owned())
+        })
+    }
+
+    /// The value of a configuration key.
+    pub(super) fn setting(&self, key: &str) -> &str {
+        self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| &setting.value)
     }
 
     /// There is an API server: its objects are compared from now on. Ends with the task.
@@ -158,6 +180,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route(path::CLASHES, get(clashes))
         .route(path::AUDIT, get(audit).post(fix))
         .merge(endpoints::router())
+        .merge(nodes::router())
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,
@@ -172,6 +195,11 @@ async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failur
     let (maps, unremembered) = api.read_maps(|maps| Ok((map_use(maps)?, unremembered(maps)?))).await?;
     if let Some(objects) = api.objects.get() {
         objects.add_to(&mut status.audit);
+    }
+    if let Some(pods) = api.pods.get() {
+        let shown = pods.status();
+        status.warnings.extend(shown.cluster_health.iter().flat_map(|health| health.warnings.clone()));
+        status.pod_network = Some(shown);
     }
     status.maps = maps;
     status.counts.unremembered = unremembered.0;

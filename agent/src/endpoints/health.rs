@@ -3,7 +3,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Instant;
 
 use portway_cni::failure::Failure;
 use portway_cni::protocol::AttachmentId;
@@ -38,10 +37,10 @@ impl Endpoints {
     pub fn connect_health(&self, netns: &OwnedFd, addresses: &[Addr]) -> Result<(), HealthLinkError> {
         let id = AttachmentId { container: "health".to_owned(), interface: "eth0".to_owned() };
         let _claim = self.claim(&id).map_err(HealthLinkError::Busy)?;
-        let (known, serves) =
-            self.wait(self.known(), Instant::now() + self.shared.settings.patience, |known| known.serves);
-        let mtu = known.mtu;
-        drop(known);
+        let (serves, mtu) = {
+            let known = self.known();
+            (known.serves, known.mtu)
+        };
         if !serves {
             return Err(HealthLinkError::NotServing);
         }

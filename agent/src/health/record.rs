@@ -192,6 +192,13 @@ impl Board {
         }
     }
 
+    /// How this node's own endpoint answers it.
+    pub(super) fn own_endpoint(&self) -> State {
+        let known = self.lock();
+        let own = known.nodes.values().find(|node| node.target.is_this_node);
+        own.map_or(State::Unknown, |node| node.state(|path| path.subject == Subject::Endpoint))
+    }
+
     pub(crate) fn state(&self, node: &str) -> State {
         self.lock().nodes.get(node).map_or(State::Unknown, |node| node.state(|_| true))
     }

@@ -36,7 +36,7 @@ fn target(node: &ClusterNode, is_this_node: bool, probed: Probed) -> Target {
 }
 
 /// Where a node's health endpoint is; nowhere where endpoints are not probed.
-pub(super) fn endpoint_addresses(node: &ClusterNode, probed: Probed) -> impl Iterator<Item = Addr> {
+pub(crate) fn endpoint_addresses(node: &ClusterNode, probed: Probed) -> impl Iterator<Item = Addr> {
     node.health_addresses().filter(move |addr| {
         let is_on = match addr.family() {
             Family::V4 => probed.ipv4,
