@@ -5,8 +5,8 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, protocol};
 use portway_datapath::{
-    Direction, EndpointValue, Family, NetworkWord, NodeNetwork, Outgoing, PacketTables as _, Port, Reason,
-    answer_to_itself, outgoing,
+    Direction, Family, NetworkWord, NodeNetwork, Outgoing, PacketTables as _, Port, Reason, answer_to_itself,
+    outgoing,
 };
 
 use crate::deliver::{deliver, hand_over, sighting, to_tunnel};
@@ -15,7 +15,7 @@ use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
 use crate::refuse::refuse;
 use crate::rewrite::{set_destination, set_source};
-use crate::source::{Audience, Origin, arp, audience, origin};
+use crate::source::{Audience, Matter, arp, audience, check};
 
 #[classifier]
 pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
@@ -38,21 +38,18 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
         Link::Other => return Err(Reason::InvalidSource),
     };
     let packet = Packet::parse(ctx, family)?;
-    let pod = match origin(ctx, packet)? {
-        Origin::Pod(pod) => Some(pod),
-        Origin::Unverified => None,
-        Origin::Neighbours => return Ok(TC_ACT_OK),
-    };
+    match check(ctx, packet)? {
+        Matter::Flow => {}
+        Matter::Neighbours => return Ok(TC_ACT_OK),
+    }
     match audience(packet) {
         Audience::One => {}
         Audience::Many => return Ok(TC_ACT_OK),
         Audience::Loopback => return Err(Reason::Malformed),
     }
     complete(packet)?;
-    if let Some(pod) = pod
-        && packet.tuple.destination == PodTables.hairpin(family)
-    {
-        return back_to_itself(ctx, packet, pod);
+    if packet.tuple.destination == PodTables.hairpin(packet.family) {
+        return back_to_itself(ctx, packet);
     }
     let mut to = PodTables.endpoint(&packet.tuple.destination);
     if !matches!(packet.icmp, IcmpClass::Error) {
@@ -67,13 +64,12 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
                 let own = packet.tuple.source;
                 set_destination(ctx, packet, own, port)?;
                 let source_port = packet.tuple.source_port;
-                set_source(ctx, packet, PodTables.hairpin(family), source_port)?;
-                to = pod;
+                set_source(ctx, packet, PodTables.hairpin(packet.family), source_port)?;
+                to = PodTables.endpoint(&own);
             }
             Outgoing::Refuse => {
                 PodTables.count_packet(Reason::NoBackends, Direction::Egress, ctx.len());
-                let pod = pod.ok_or(Reason::NoBackends)?;
-                return refuse(ctx, packet, pod);
+                return refuse(ctx, packet);
             }
             Outgoing::Drop(reason) => return Err(reason),
         }
@@ -100,14 +96,14 @@ fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
 
 /// The answer of a pod to itself, which knows its peer by the hairpin address.
 #[inline(never)]
-fn back_to_itself(ctx: &TcContext, packet: &mut Packet, pod: &EndpointValue) -> Result<i32, Reason> {
+fn back_to_itself(ctx: &TcContext, packet: &mut Packet) -> Result<i32, Reason> {
     let sighting = sighting(ctx, packet, Direction::Egress);
     let ((addr, port), own_port): ((_, Port), Port) =
         answer_to_itself(&PodTables, &packet.tuple, &sighting).ok_or(Reason::UnknownEndpoint)?;
     let own = packet.tuple.source;
     set_source(ctx, packet, addr, port)?;
     set_destination(ctx, packet, own, own_port)?;
-    hand_over(ctx, packet, pod)
+    hand_over(ctx, packet, PodTables.endpoint(&own).ok_or(Reason::UnknownEndpoint)?)
 }
 
 /// A packet as the tunnel itself sends them: other nodes would take it for this node's.

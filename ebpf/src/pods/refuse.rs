@@ -5,15 +5,16 @@ use aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
 use aya_ebpf::helpers::{bpf_csum_diff, bpf_skb_change_tail};
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{Piece, TcpFlags, protocol};
-use portway_datapath::{EndpointValue, Family, Reason};
+use portway_datapath::{Family, PacketTables as _, Reason};
 
 use crate::deliver::to_pod;
+use crate::maps::PodTables;
 use crate::parse::{ETHERNET, Packet, load};
 use crate::rewrite::{l4_replace, store};
 
-/// Sends a packet back to `pod` as its own refusal. What refuses itself is dropped.
+/// Sends a packet back to its pod as its own refusal. What refuses itself is dropped.
 #[inline(never)]
-pub(crate) fn refuse(ctx: &TcContext, packet: &Packet, pod: &EndpointValue) -> Result<i32, Reason> {
+pub(crate) fn refuse(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
     if matches!(packet.piece, Piece::Later) {
         return Err(Reason::NoBackends);
     }
@@ -28,6 +29,7 @@ pub(crate) fn refuse(ctx: &TcContext, packet: &Packet, pod: &EndpointValue) -> R
             Family::V6 => unreachable_v6(ctx, packet)?,
         }
     }
+    let pod = PodTables.endpoint(&packet.tuple.source).ok_or(Reason::NoBackends)?;
     store(ctx, 0, &pod.mac, 0)?;
     store(ctx, 6, &pod.node_mac, 0)?;
     Ok(to_pod(pod))

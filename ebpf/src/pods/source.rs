@@ -21,13 +21,11 @@ const MLD_REPORT: u8 = 131;
 const MLD_DONE: u8 = 132;
 const MLD2_REPORT: u8 = 143;
 
-/// Where a packet of a pod comes from.
-pub(crate) enum Origin {
-    /// From the pod that has its source address.
-    Pod(&'static EndpointValue),
-    /// From an address that no pod of this node has, and nobody is to check it.
-    Unverified,
-    /// Talk between neighbours, which is the node's stack's.
+/// Whose a packet of a pod is.
+pub(crate) enum Matter {
+    /// It is part of a flow of the pod's.
+    Flow,
+    /// It is between neighbours: the node's stack takes it.
     Neighbours,
 }
 
@@ -43,17 +41,18 @@ fn verifies() -> bool {
     PodTables.network(NetworkWord::Switches) & NodeNetwork::VERIFY_SOURCE != 0
 }
 
-/// Who sent `packet`; `InvalidSource` where it is not who it says.
+/// Checks who sent `packet`; `InvalidSource` where it is not who it says. (Whose the packet is may be looked up again: a
+/// pointer that is kept makes the verifier walk through everything behind once more.)
 #[inline(always)]
-pub(crate) fn origin(ctx: &TcContext, packet: &Packet) -> Result<Origin, Reason> {
+pub(crate) fn check(ctx: &TcContext, packet: &Packet) -> Result<Matter, Reason> {
     if packet.tuple.protocol == protocol::ICMPV6 && is_between_neighbours(packet) {
-        return neighbours(ctx, packet);
+        neighbours(ctx, packet)?;
+        return Ok(Matter::Neighbours);
     }
-    match PodTables.endpoint(&packet.tuple.source) {
-        Some(pod) if is_own(ctx, pod, &packet.source_mac) => Ok(Origin::Pod(pod)),
-        _ if verifies() => Err(Reason::InvalidSource),
-        Some(pod) => Ok(Origin::Pod(pod)),
-        None => Ok(Origin::Unverified),
+    if is_own_address(ctx, &packet.tuple.source, &packet.source_mac) || !verifies() {
+        Ok(Matter::Flow)
+    } else {
+        Err(Reason::InvalidSource)
     }
 }
 
@@ -78,9 +77,9 @@ fn is_between_neighbours(packet: &Packet) -> bool {
 /// Link-local addresses are not known to the node: a pod may have any but the node's own. All neighbours of the node's end
 /// are permanent, so nothing that a pod says here changes where packets go.
 #[inline(never)]
-fn neighbours(ctx: &TcContext, packet: &Packet) -> Result<Origin, Reason> {
+fn neighbours(ctx: &TcContext, packet: &Packet) -> Result<(), Reason> {
     if !verifies() {
-        return Ok(Origin::Neighbours);
+        return Ok(());
     }
     let source = &packet.tuple.source;
     let mac = &packet.source_mac;
@@ -104,7 +103,7 @@ fn neighbours(ctx: &TcContext, packet: &Packet) -> Result<Origin, Reason> {
         ROUTER_SOLICITATION | MLD_REPORT | MLD_DONE | MLD2_REPORT => true,
         _ => false,
     };
-    if honest { Ok(Origin::Neighbours) } else { Err(Reason::InvalidSource) }
+    if honest { Ok(()) } else { Err(Reason::InvalidSource) }
 }
 
 #[inline(always)]
