@@ -36,6 +36,8 @@ pub(super) struct Supervisor {
     returns: watch::Receiver<u64>,
     /// The last version that was told.
     version: u64,
+    /// It is an event's, so that the same event again is no news.
+    is_an_events: bool,
     /// The silence allowed to a watch of which nothing was heard yet.
     patience: Duration,
     /// Something was heard of this kind once, so that bookmarks are due.
@@ -97,6 +99,7 @@ impl Supervisor {
             relist,
             returns,
             version: 0,
+            is_an_events: false,
             patience,
             was_heard: false,
             resuming,
@@ -188,7 +191,7 @@ impl Supervisor {
                     }
                 }
             }
-            self.version = version.unwrap_or_default();
+            (self.version, self.is_an_events) = (version.unwrap_or_default(), false);
             self.is_after_list = true;
             let version = self.version;
             self.tell(WatchEvent::ListEnds { version }).await?;
@@ -282,12 +285,15 @@ impl Supervisor {
             Event::Bookmark { version } => (None, version),
             Event::Error(_) => return None,
         };
-        if version < self.version {
+        // A bookmark says that everything up to it was told: an event of its version came too late.
+        let is_late = version == self.version && event.is_some() && !self.is_an_events;
+        if version < self.version || is_late {
             let error = format!("version {version} came after {}", self.version);
             return Some(End::Relist { reason: "backwards", error: Some(error) });
         }
         self.resuming.reset();
         self.fruitless = 0;
+        self.is_an_events = event.is_some() || (self.is_an_events && version == self.version);
         if let Some(event) = event {
             if version == self.version {
                 self.report.change(|status| status.duplicates += 1);

@@ -106,6 +106,16 @@ async fn a_version_that_goes_backwards_is_not_told_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_that_comes_after_its_own_bookmark_lists_again() {
+    let (mut rig, stream) = Rig::watching().await;
+    stream.event("BOOKMARK", &object("", 11));
+    stream.event("ADDED", &object("a", 11));
+    rig.server.next().await.json(200, &list(11, &[object("a", 11)]));
+    assert_eq!(rig.told(3).await, ["list", "a", "end 11"]);
+    assert_eq!((rig.watch.status().relists, rig.errors("backwards")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_always_goes_backwards_is_listed_ever_more_rarely() {
     let (mut rig, stream) = Rig::watching().await;
     stream.event("ADDED", &object("a", 9));

@@ -163,6 +163,10 @@ impl Api {
                 5 => stream.event("ERROR", &json!({"code": 500})),
                 6 => stream.write(&event.repeat(2)),
                 7 => sleep(Duration::from_secs(self.choices.below(100))).await,
+                8 | 9 if after.is_none() => {
+                    // Its bookmark first.
+                    stream.event("BOOKMARK", &object("", version));
+                }
                 8 | 9 if after.is_some() => {
                     // The later one first; both in one piece, as what is lost in between nobody could know.
                     stream.write(&(after.unwrap_or_default() + &event));
