@@ -22,7 +22,7 @@ use portway_runtime::admin;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
-use crate::config::{Config, PodNetwork};
+use crate::config::{Chaining, Config, PodNetwork};
 use crate::endpoints::{Endpoints, NodeKernel, Settings};
 use crate::maps::PodTables;
 use crate::node::netns_cookie;
@@ -30,8 +30,8 @@ use crate::programs::InterfacePrograms;
 
 /// How long the plugin may take to say what it wants, and to take the answer.
 const CONVERSATION: Duration = Duration::from_secs(5);
-/// How often it is looked whether the CNI configuration can be written.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked whether the CNI configuration can be written, and once it is, whether it still is.
+const LOOK: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// The endpoints of this node, restored, and the socket on which runtimes ask for more.
 pub(crate) struct Pods {
@@ -73,6 +73,16 @@ impl Pods {
             "endpoints of an earlier agent"
         );
         let conf = network.cni_conf.clone().map(|conf| (conf, config.state_dir.clone()));
+        let is_chained = network.chaining == Chaining::GenericVeth;
+        if let Some((path, _)) = conf.as_ref().filter(|_| is_chained) {
+            // A list of this plugin alone would take the place of the one that makes the interfaces.
+            tracing::warn!(
+                path = %path.display(),
+                "write-cni-conf-when-ready has no effect with cni-chaining-mode=generic-veth: put {{\"type\": \
+                 \"portway-cni\"}} behind the plugin that makes interfaces, in that plugin's conflist"
+            );
+        }
+        let conf = conf.filter(|_| !is_chained);
         Ok(Self { endpoints, listener, socket, conf })
     }
 
@@ -187,21 +197,24 @@ async fn write_conf(
     socket: &Path,
 ) -> anyhow::Result<()> {
     let Some((path, state_dir)) = conf else { return std::future::pending().await };
+    let [unwritten, written] = LOOK;
     let mut failed = false;
     loop {
-        if endpoints.is_ready() {
-            match conf::write(&path, socket, &state_dir) {
-                Ok(conf::Written::Made) => {
-                    tracing::info!(path = %path.display(), "the CNI configuration is written")
-                }
-                Ok(conf::Written::Unchanged) => {}
-                Err(error) if failed => tracing::debug!(%error, "the CNI configuration cannot be written"),
-                Err(error) => {
-                    tracing::warn!(%error, "the CNI configuration cannot be written; it is tried again")
-                }
-            }
-            failed = !conf::is_written(&path, socket);
+        if !endpoints.is_ready() {
+            tokio::time::sleep(unwritten).await;
+            continue;
         }
-        tokio::time::sleep(LOOK).await;
+        match conf::write(&path, socket, &state_dir) {
+            Ok(conf::Written::Made) => {
+                tracing::info!(path = %path.display(), "the CNI configuration is written")
+            }
+            Ok(conf::Written::Unchanged) => {}
+            Err(error) if failed => tracing::debug!(%error, "the CNI configuration cannot be written"),
+            Err(error) => {
+                tracing::warn!(%error, "the CNI configuration cannot be written; it is tried again");
+                failed = true;
+            }
+        }
+        tokio::time::sleep(written).await;
     }
 }

@@ -363,7 +363,8 @@ impl Endpoints {
         ))
     }
 
-    /// What the pod's annotations say, waiting for them where they are on their way.
+    /// What the pod's annotations say, waiting for them where they are on their way. A directory of manifests may have no
+    /// Pods at all, so what it says of this one is not waited for: it holds from when it is known.
     fn wait_for_pod(&self, id: u16, pod: &PodName) -> bool {
         let known = self.known();
         if pod.uid.is_empty()

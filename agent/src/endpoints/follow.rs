@@ -1,7 +1,7 @@
 //! What changes without a request: what the cluster says of the node and its pods, and links that vanish.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use portway_cni::protocol::AttachmentId;
@@ -134,14 +134,5 @@ impl Endpoints {
     fn try_claim(&self, id: &AttachmentId) -> Option<Claim<'_>> {
         let is_free = self.known().busy.insert(id.clone());
         is_free.then(|| Claim { endpoints: self, id: id.clone() })
-    }
-}
-
-impl Endpoints {
-    /// Waits until a pod can be given a network, at most so long. Whether it can.
-    pub fn wait_ready(&self, limit: Duration) -> bool {
-        let is_chained = self.shared.settings.is_chained;
-        let is_ready = |known: &super::Known| known.serves && (is_chained || known.ipam.is_known());
-        self.wait(self.known(), Instant::now() + limit, is_ready).1
     }
 }
