@@ -2,10 +2,10 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use crate::args::{Args, Bpf, BpfLb, Endpoint, Node, Service, Verb, command};
+use crate::args::{Args, Bpf, BpfFlows, BpfLb, Endpoint, Node, Service, Verb, command};
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::{agent, audit, cleanup, config, endpoint, lb, node, output, plan, service, status};
+use crate::{agent, audit, cleanup, config, endpoint, flows, lb, node, output, plan, service, status};
 
 pub(crate) fn main() -> ExitCode {
     let matches = command().get_matches();
@@ -37,6 +37,12 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Ipam => endpoint::ipam(&ask(), format)?,
         Verb::Bpf { verb: Bpf::Lb { verb: BpfLb::List { part, bpf_root } } } => {
             lb::list(&bpf_root, part.part(), format)?;
+        }
+        Verb::Bpf { verb: Bpf::Ct { verb: BpfFlows::List { bpf_root } } } => {
+            flows::list_flows(&bpf_root, format)?;
+        }
+        Verb::Bpf { verb: Bpf::Nat { verb: BpfFlows::List { bpf_root } } } => {
+            flows::list_nat(&bpf_root, format)?;
         }
         Verb::Config { all, class } => config::run(&ask(), all, class, format)?,
         Verb::Plan(_) => plan::run(matches, format)?,

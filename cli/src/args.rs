@@ -149,6 +149,26 @@ pub(crate) enum Bpf {
         #[command(subcommand)]
         verb: BpfLb,
     },
+    /// The flows of this node's pods
+    Ct {
+        #[command(subcommand)]
+        verb: BpfFlows,
+    },
+    /// Masqueraded flows
+    Nat {
+        #[command(subcommand)]
+        verb: BpfFlows,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BpfFlows {
+    /// One line an entry
+    List {
+        /// The BPF file system in which the maps are pinned
+        #[arg(long, env = "PORTWAY_BPF_ROOT", value_name = "DIR", default_value = "/sys/fs/bpf")]
+        bpf_root: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

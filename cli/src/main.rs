@@ -11,6 +11,7 @@ mod cleanup;
 mod config;
 mod endpoint;
 mod failure;
+mod flows;
 mod lb;
 mod node;
 mod output;
