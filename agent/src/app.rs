@@ -131,13 +131,14 @@ async fn serve(
             let (owner, from_owner) = ToNetwork::new(&config, network);
             let cluster = from_owner.cluster.clone();
             let (name, endpoints) = (api.setting("cluster-name"), api.endpoints());
-            let registry = &metrics.registry;
-            api.show_pods(Pods::start(&config, network, name, cluster, endpoints, registry, drain()?)?);
+            metrics.watch_pods(api.endpoints())?;
+            api.show_pods(Pods::start(&config, network, name, cluster, endpoints, &metrics, drain()?)?);
             let ended = network::spawn(network::Inputs {
                 config: Arc::clone(&config),
                 network: network.clone(),
                 owner: from_owner,
                 endpoints: api.endpoints(),
+                flows: Arc::clone(&metrics.flows),
                 drain: drain()?,
             })?;
             (Some(owner), Some(ended))

@@ -16,8 +16,8 @@ mod routes;
 mod sysctls;
 mod tunnel;
 
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use portway_model::node::ClusterView;
@@ -28,15 +28,18 @@ use crate::cni::Pods;
 use crate::config::{Config, PodNetwork};
 use crate::conntrack::Conntrack;
 use crate::endpoints::Endpoints;
-use crate::maps::{EarlierFlows, MapReader, PodOpening, PodTables};
+use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
-use machine::{MachineError, Netlink};
-use nodes::{Nodes, NodesError, Troubles};
+use machine::{Machine, MachineError, Netlink};
+pub(crate) use nodes::Troubles;
+use nodes::{Nodes, NodesError};
 pub use removal::{NodesRemovalError, remove};
 pub use sysctls::SysctlError;
 
 /// When what the kernel refused is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// When tables, routes and programs are compared anew though nothing was told.
+const AGAIN: Duration = Duration::from_secs(25);
 
 /// The owner tag of everything that the pod network has in the kernel's tables of routes, rules and neighbours (their
 /// `protocol`).
@@ -50,6 +53,14 @@ pub(crate) struct FromOwner {
     pub(crate) serves: watch::Receiver<bool>,
     /// The maps of the pod network, as soon as they are there.
     pub(crate) tables: oneshot::Receiver<(PodTables, PodOpening)>,
+    /// What is wrong: told back.
+    pub(crate) troubles: Arc<Mutex<Troubles>>,
+}
+
+/// What the programs have counted and remembered, for those who show it.
+pub(crate) struct Flows {
+    pub(crate) reader: PodReader,
+    pub(crate) conntrack: Conntrack,
 }
 
 /// What the thread is given.
@@ -59,6 +70,8 @@ pub(crate) struct Inputs {
     pub(crate) owner: FromOwner,
     /// Where the API finds the endpoints, as soon as they are known.
     pub(crate) endpoints: Arc<OnceLock<Endpoints>>,
+    /// The same of flows.
+    pub(crate) flows: Arc<OnceLock<Flows>>,
     pub(crate) drain: Drain,
 }
 
@@ -79,10 +92,10 @@ pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::
 fn run(inputs: Inputs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    let Inputs { config, network, owner, endpoints, mut drain } = inputs;
+    let Inputs { config, network, owner, endpoints, flows, mut drain } = inputs;
     runtime.block_on(async {
         tokio::select! {
-            result = follow(&config, &network, owner, &endpoints) => result,
+            result = follow(&config, &network, owner, &endpoints, &flows) => result,
             () = drain.begun() => Ok(()),
         }
     })
@@ -94,8 +107,9 @@ async fn follow(
     network: &PodNetwork,
     owner: FromOwner,
     endpoints: &OnceLock<Endpoints>,
+    flows: &OnceLock<Flows>,
 ) -> anyhow::Result<()> {
-    let FromOwner { cluster, serves, tables } = owner;
+    let FromOwner { cluster, serves, tables, troubles } = owner;
     let Ok((tables, PodOpening { origins, earlier })) = tables.await else {
         // The owner ended, and with it the agent.
         return std::future::pending().await;
@@ -116,6 +130,7 @@ async fn follow(
     let services = MapReader::open(&config.bpf_root).context("reading the maps of services")?;
     let conntrack = Conntrack::start(tables.clone(), services, network.timeouts)
         .context("cannot start to collect flows that are over")?;
+    flows.get_or_init(|| Flows { reader: tables.reader(), conntrack: conntrack.clone() });
     let (ready, pods_may_be_served) = watch::channel(false);
     let nodes = NodeSide {
         nodes: Nodes::new(Arc::clone(config), network.clone(), tables.clone(), programs),
@@ -123,7 +138,7 @@ async fn follow(
         endpoints: pods.endpoints().clone(),
         conntrack,
         earlier: Some(earlier),
-        told: Troubles::default(),
+        troubles,
         ready,
     };
     let pods = pods.run(cluster.clone(), pods_may_be_served);
@@ -142,7 +157,7 @@ struct NodeSide {
     /// Flows in maps of other sizes; gone once our programs are everywhere.
     earlier: Option<EarlierFlows>,
     /// What was said to be wrong.
-    told: Troubles,
+    troubles: Arc<Mutex<Troubles>>,
     /// Tables, devices and routes are there: pods may be served.
     ready: watch::Sender<bool>,
 }
@@ -156,16 +171,23 @@ impl NodeSide {
     ) -> anyhow::Result<()> {
         let mut netlink = Netlink::open()?;
         let mut machine = netlink.read().await?;
+        let mut done: Option<Done> = None;
         loop {
             let view = Arc::clone(&cluster.borrow_and_update());
             let may_attach = *serves.borrow_and_update();
-            let failed = match self.reconcile(&view, &machine, &netlink, may_attach).await {
-                Ok(()) => false,
-                Err(error) => {
-                    let lines = vec![error.to_string()];
-                    self.tell(Troubles { lines, ..self.told.clone() });
-                    true
-                }
+            let failed = match &done {
+                Some(done) if done.holds(&view, &machine, may_attach) => false,
+                Some(_) | None => match self.reconcile(&view, &machine, &netlink, may_attach).await {
+                    Ok(()) => {
+                        done = Some(Done { view, machine, attached: may_attach, at: Instant::now() });
+                        false
+                    }
+                    Err(error) => {
+                        done = None;
+                        self.fail(error.to_string());
+                        true
+                    }
+                },
             };
             let retry = async {
                 match failed {
@@ -194,7 +216,7 @@ impl NodeSide {
     async fn reconcile(
         &mut self,
         view: &ClusterView,
-        machine: &machine::Machine,
+        machine: &Machine,
         netlink: &Netlink,
         may_attach: bool,
     ) -> Result<(), NodesError> {
@@ -231,12 +253,19 @@ impl NodeSide {
         Ok(())
     }
 
+    /// What was wrong still is, and everything stays as it is until it is tried again.
+    fn fail(&self, line: String) {
+        let rejects = self.troubles.lock().unwrap_or_else(PoisonError::into_inner).rejects.clone();
+        self.tell(Troubles { rejects, lines: vec![line] });
+    }
+
     /// Says what is wrong that was not before.
-    fn tell(&mut self, now: Troubles) {
-        for line in now.lines.iter().filter(|line| !self.told.lines.contains(line)) {
+    fn tell(&self, now: Troubles) {
+        let mut told = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in now.lines.iter().filter(|line| !told.lines.contains(line)) {
             tracing::warn!("{line}");
         }
-        for reject in now.rejects.iter().filter(|reject| !self.told.rejects.contains(reject)) {
+        for reject in now.rejects.iter().filter(|reject| !told.rejects.contains(reject)) {
             tracing::warn!(
                 kind = reject.kind,
                 name = reject.name,
@@ -246,15 +275,30 @@ impl NodeSide {
                 "not used"
             );
         }
-        self.told = now;
+        *told = now;
+    }
+}
+
+/// What everything was made of.
+struct Done {
+    view: Arc<ClusterView>,
+    machine: Machine,
+    attached: bool,
+    at: Instant,
+}
+
+impl Done {
+    /// Whether everything would be made of the same, and was a short while ago: somebody else may have changed a table.
+    fn holds(&self, view: &ClusterView, machine: &Machine, may_attach: bool) -> bool {
+        // The pods are of no matter here.
+        let nodes = (&self.view.this, &self.view.remote, self.view.knows_nodes)
+            == (&view.this, &view.remote, view.knows_nodes);
+        nodes && self.machine == *machine && self.attached == may_attach && self.at.elapsed() < AGAIN
     }
 }
 
 /// The machine after a change; by a new connection where the old one ended.
-async fn read(
-    netlink: &mut Netlink,
-    changed: Result<(), MachineError>,
-) -> Result<machine::Machine, MachineError> {
+async fn read(netlink: &mut Netlink, changed: Result<(), MachineError>) -> Result<Machine, MachineError> {
     if let Err(error) = changed {
         tracing::warn!(%error, "opening it again");
         *netlink = Netlink::open()?;

@@ -113,7 +113,8 @@ impl Api {
 
     fn pods(&self) -> Result<&Pods, Failure> {
         self.pods.get().ok_or_else(|| {
-            let text = "this agent has no pod network, so it knows of no other nodes: enable-pod-network is off";
+            let text =
+                "this agent has no pod network, so it knows of no other nodes: enable-pod-network is off";
             Failure::NotFound(text.to_owned())
         })
     }
@@ -196,12 +197,13 @@ async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failur
     if let Some(objects) = api.objects.get() {
         objects.add_to(&mut status.audit);
     }
+    status.maps = maps;
     if let Some(pods) = api.pods.get() {
+        status.maps.extend(pods.maps());
         let shown = pods.status();
         status.warnings.extend(shown.cluster_health.iter().flat_map(|health| health.warnings.clone()));
         status.pod_network = Some(shown);
     }
-    status.maps = maps;
     status.counts.unremembered = unremembered.0;
     status.warnings.extend(unremembered.1);
     status.waiting_for = api.readiness.waiting_for();

@@ -2,6 +2,7 @@
 //! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
 
 mod api_server;
+mod pods;
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +22,9 @@ use prometheus::{
 
 use super::datapath::{Cause, Refused};
 use super::watches::Watches;
-use crate::maps::{KernelTables, MapError, MapId, MapReader};
+use crate::endpoints::Endpoints;
+use crate::maps::{KernelTables, MapError, MapId, MapReader, PodMapId};
+use crate::network::Flows;
 
 /// From a change's sight to its last write: half a millisecond to 4 seconds.
 const DELAY_BUCKETS: [f64; 14] =
@@ -43,6 +46,8 @@ pub(super) struct Metrics {
     pub(super) outstanding: IntGauge,
     refused: IntGaugeVec,
     maps: Arc<OnceLock<MapReader>>,
+    /// Filled where there is a pod network.
+    pub(super) flows: Arc<OnceLock<Flows>>,
 }
 
 /// What the owner counts after each batch.
@@ -63,8 +68,8 @@ impl Metrics {
         let version =
             register(r, GaugeVec::new(Opts::new("cilium_version", "1, by version"), &["version"])?)?;
         version.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
-        let maps = Arc::new(OnceLock::new());
-        registry.register(Box::new(MapCollector::new(Arc::clone(&maps))?))?;
+        let (maps, flows) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+        registry.register(Box::new(MapCollector::new(Arc::clone(&maps), Arc::clone(&flows))?))?;
         registry.register(Box::new(ReadyCollector::new(readiness.clone())?))?;
         let delay = HistogramOpts::new(
             "cilium_service_implementation_delay",
@@ -132,6 +137,7 @@ impl Metrics {
                 )?,
             )?,
             maps,
+            flows,
             registry,
         })
     }
@@ -145,6 +151,12 @@ impl Metrics {
     /// From now on the API server's watches are read at each scrape.
     pub(super) fn watch_api_server(&self, watches: Watches) -> prometheus::Result<()> {
         self.registry.register(Box::new(api_server::WatchCollector::new(watches)?))
+    }
+
+    /// From now on what the pod network counts is read at each scrape.
+    pub(super) fn watch_pods(&self, endpoints: Arc<OnceLock<Endpoints>>) -> prometheus::Result<()> {
+        self.registry.register(Box::new(pods::EndpointCollector::new(endpoints)?))?;
+        self.registry.register(Box::new(pods::TrafficCollector::new(Arc::clone(&self.flows))?))
     }
 
     /// Counts an event that `balancer` has not applied yet.
@@ -233,6 +245,7 @@ impl TableWriter for Counted<'_> {
 /// Sizes of the maps and counters of the programs, read at each scrape.
 struct MapCollector {
     maps: Arc<OnceLock<MapReader>>,
+    flows: Arc<OnceLock<Flows>>,
     /// The same under Cilium's name and under our own.
     pressure: [GaugeVec; 2],
     bytes: Gauge,
@@ -240,7 +253,7 @@ struct MapCollector {
 }
 
 impl MapCollector {
-    fn new(maps: Arc<OnceLock<MapReader>>) -> prometheus::Result<Self> {
+    fn new(maps: Arc<OnceLock<MapReader>>, flows: Arc<OnceLock<Flows>>) -> prometheus::Result<Self> {
         let pressure = |name| GaugeVec::new(Opts::new(name, "Used part of a map, 1 is full"), &["map_name"]);
         let bytes =
             Opts::new("cilium_bpf_maps_virtual_memory_max_bytes", "Kernel memory of the agent's maps");
@@ -248,6 +261,7 @@ impl MapCollector {
             Opts::new("portway_socket_events", "What the programs did since their maps were made, by event");
         Ok(Self {
             maps,
+            flows,
             pressure: [pressure("cilium_bpf_map_pressure")?, pressure("portway_map_pressure")?],
             bytes: Gauge::with_opts(bytes)?,
             events: IntGaugeVec::new(events, &["event"])?,
@@ -265,7 +279,21 @@ impl MapCollector {
                 }
             }
         }
-        self.bytes.set(facts.iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>() as f64);
+        let mut bytes = facts.iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>();
+        if let Some(flows) = self.flows.get() {
+            let status = flows.conntrack.status();
+            // The others make room by themselves.
+            for (map, used) in
+                status.used.iter().filter(|(map, _)| matches!(map, PodMapId::Conntrack | PodMapId::Nat))
+            {
+                let max = status.max.get(map).copied().unwrap_or_default();
+                for gauge in &self.pressure {
+                    gauge.with_label_values(&[map.name()]).set(*used as f64 / max.max(1) as f64);
+                }
+            }
+            bytes += flows.reader.facts().iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>();
+        }
+        self.bytes.set(bytes as f64);
         for (counter, value) in maps.counters()? {
             self.events.with_label_values(&[counter.name()]).set(i64::try_from(value).unwrap_or(i64::MAX));
         }

@@ -7,20 +7,22 @@ use std::sync::{Arc, OnceLock};
 use portway_datapath::{Addr, Family};
 use portway_model::node::{ClusterNode, ClusterView};
 use portway_runtime::shutdown::Drain;
-use prometheus::Registry;
 use tokio::sync::watch;
 
+use super::metrics::Metrics;
 use crate::api::{self, AddressPool, Masquerading, PodNetworkStatus, Routing};
 use crate::config::{self, Chaining, Config, PodNetwork};
 use crate::endpoints::{Endpoints, HealthLinkError};
 use crate::health::{self, Connect, ConnectError, Health, Probed};
 use crate::ipam::PoolUse;
+use crate::network::Flows;
 
 /// What there is to show where there is a pod network.
 pub(super) struct Pods {
     network: PodNetwork,
     cluster: watch::Receiver<Arc<ClusterView>>,
     endpoints: Arc<OnceLock<Endpoints>>,
+    flows: Arc<OnceLock<Flows>>,
     probed: Probed,
     /// `None` where nodes are not probed.
     health: Option<Health>,
@@ -37,7 +39,7 @@ impl Pods {
         cluster_name: &str,
         cluster: watch::Receiver<Arc<ClusterView>>,
         endpoints: Arc<OnceLock<Endpoints>>,
-        registry: &Registry,
+        metrics: &Metrics,
         drain: Drain,
     ) -> anyhow::Result<Self> {
         let probed = Probed {
@@ -54,10 +56,17 @@ impl Pods {
                 port: health.port,
                 probed,
             };
-            Health::start(settings, cluster.clone(), connect(Arc::clone(&endpoints)), registry, drain)
+            Health::start(
+                settings,
+                cluster.clone(),
+                connect(Arc::clone(&endpoints)),
+                &metrics.registry,
+                drain,
+            )
         };
         let health = network.node_health.map(start).transpose()?;
-        Ok(Self { network: network.clone(), cluster, endpoints, probed, health })
+        let flows = Arc::clone(&metrics.flows);
+        Ok(Self { network: network.clone(), cluster, endpoints, flows, probed, health })
     }
 
     pub(super) fn health(&self) -> Option<&Health> {
@@ -82,6 +91,19 @@ impl Pods {
             health_addresses: health::endpoint_addresses(node, self.probed).map(addr).collect(),
             state: self.health.as_ref().map(|health| health.state(&node.name)).unwrap_or_default().to_owned(),
         }
+    }
+
+    /// The maps of the pod network.
+    pub(super) fn maps(&self) -> Vec<api::MapUse> {
+        let Some(flows) = self.flows.get() else { return Vec::new() };
+        let used = flows.conntrack.status().used;
+        let facts = flows.reader.facts().into_iter().map(|fact| api::MapUse {
+            name: fact.id.name().to_owned(),
+            used: used.get(&fact.id).copied(),
+            size: fact.max.into(),
+            bytes: fact.kernel_bytes.unwrap_or_default(),
+        });
+        facts.collect()
     }
 
     pub(super) fn status(&self) -> PodNetworkStatus {
