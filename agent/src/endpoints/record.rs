@@ -80,6 +80,16 @@ pub struct Change {
 }
 
 impl State {
+    pub const ALL: [Self; 7] = [
+        Self::Creating,
+        Self::WaitingForIdentity,
+        Self::Regenerating,
+        Self::Ready,
+        Self::Disconnecting,
+        Self::Disconnected,
+        Self::Restoring,
+    ];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Creating => "creating",
