@@ -179,6 +179,7 @@ impl NodeSide {
                 Some(done) if done.holds(&view, &machine, may_attach) => false,
                 Some(_) | None => match self.reconcile(&view, &machine, &netlink, may_attach).await {
                     Ok(()) => {
+                        let machine = machine.clone();
                         done = Some(Done { view, machine, attached: may_attach, at: Instant::now() });
                         false
                     }

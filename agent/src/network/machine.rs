@@ -21,6 +21,7 @@ use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_conne
 use tokio::task::JoinHandle;
 
 use super::OWNER;
+use crate::endpoints::is_link_name;
 
 /// How often everything is read though no change was told.
 const REREAD: Duration = Duration::from_secs(30);
@@ -48,14 +49,15 @@ impl MachineError {
     }
 }
 
-/// What there is at one time.
+/// What there is at one time, without the links of pods and what is theirs: who makes those has them, and a pod that comes
+/// or goes changes nothing here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// By index.
     pub(crate) links: BTreeMap<u32, Link>,
     /// Interfaces that a default route leads out of, of either family.
     pub(crate) default_devices: BTreeSet<u32>,
-    /// Those of the pod network's owner tag in the main table; of pods' links too.
+    /// Those of the pod network's owner tag in the main table.
     pub(crate) own_routes: BTreeSet<Route>,
 }
 
@@ -191,6 +193,7 @@ impl Netlink {
                 machine.note_route(&message);
             }
         }
+        machine.leave_pods_out();
         Ok(machine)
     }
 }
@@ -214,6 +217,17 @@ impl Machine {
         if is_ours && let Some(route) = route(message) {
             self.own_routes.insert(route);
         }
+    }
+}
+
+impl Machine {
+    fn leave_pods_out(&mut self) {
+        let Self { links, own_routes, default_devices: _ } = self;
+        own_routes.retain(|route| match route.way {
+            Way::Device { ifindex, .. } => links.get(&ifindex).is_some_and(|link| !is_link_name(&link.name)),
+            Way::Unreachable => true,
+        });
+        links.retain(|_, link| !is_link_name(&link.name));
     }
 }
 
@@ -323,4 +337,27 @@ fn link_address(message: &AddressMessage) -> Option<LinkAddress> {
         bits: message.header.prefix_len,
         is_usable: is_global && !message.header.flags.intersects(gone),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_pods_links_is_left_out() {
+        let link = |index: u32, name: &str| (index, Link { index, name: name.to_owned(), ..Link::default() });
+        let route = |text: &str, ifindex| Route {
+            prefix: Prefix::parse(text).unwrap(),
+            way: Way::Device { ifindex, gateway: None, source: None, mtu: None },
+        };
+        let unreachable = Route { way: Way::Unreachable, ..route("10.0.1.0/24", 0) };
+        let mut machine = Machine {
+            links: [link(2, "eth0"), link(5, "pw0123456789a")].into(),
+            own_routes: [route("10.0.1.5/32", 5), route("10.0.2.0/24", 2), unreachable].into(),
+            ..Machine::default()
+        };
+        machine.leave_pods_out();
+        assert_eq!(machine.links.keys().copied().collect::<Vec<_>>(), [2]);
+        assert_eq!(machine.own_routes, [route("10.0.2.0/24", 2), unreachable].into());
+    }
 }

@@ -151,7 +151,9 @@ impl Nodes {
         };
         match netlink.ensure_tunnel(machine, port, mtu).await? {
             TunnelChange::Nothing => {}
-            change => tracing::info!(?change, port, mtu, "tunnel device"),
+            change @ (TunnelChange::Made | TunnelChange::MadeAnew | TunnelChange::Adjusted) => {
+                tracing::info!(?change, port, mtu, "tunnel device");
+            }
         }
         let index = match machine.link(tunnel::NAME) {
             Some(link) => Some(link.index),

@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::OWNER;
 use super::machine::{MachineError, Netlink};
 use super::sysctls::{SysctlError, Sysctls};
-use super::{OWNER, routes};
 
 /// Says that routes of our owner tag are ours: without it nothing is looked for.
 const NOTE: &str = "pod-network";
@@ -59,8 +59,8 @@ async fn by_netlink() -> Result<Vec<String>, MachineError> {
     let netlink = Netlink::open()?;
     let machine = netlink.read().await?;
     let mut done = Vec::new();
-    for route in routes::present(&machine) {
-        netlink.remove_route(&route).await?;
+    for route in &machine.own_routes {
+        netlink.remove_route(route).await?;
         done.push(format!("removed the route to {}", route.prefix));
     }
     if netlink.remove_tunnel(&machine).await? {

@@ -16,7 +16,6 @@ use rtnetlink::packet_route::route::{
 
 use super::OWNER;
 use super::machine::{Machine, MachineError, Netlink, Route, Way};
-use crate::endpoints::is_link_name;
 
 /// How pods of other nodes are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,17 +108,6 @@ fn direct(remote: &RemotePrefix, machine: &Machine, this: Option<&ClusterNode>) 
     Ok(Way::Device { ifindex: link.index, gateway: Some(address), source, mtu: None })
 }
 
-/// The routes of ours that are not those of pods' links.
-pub(crate) fn present(machine: &Machine) -> BTreeSet<Route> {
-    let of_a_pod = |route: &&Route| match route.way {
-        Way::Device { ifindex, .. } => {
-            machine.links.get(&ifindex).is_some_and(|link| is_link_name(&link.name))
-        }
-        Way::Unreachable => false,
-    };
-    machine.own_routes.iter().filter(|route| !of_a_pod(route)).copied().collect()
-}
-
 impl Netlink {
     /// Makes our routes those of `wanted`. With `sweeps` others of ours go; a prefix that gets another way is replaced in one
     /// step, so that no packet finds none.
@@ -129,9 +117,9 @@ impl Netlink {
         wanted: &BTreeSet<Route>,
         sweeps: bool,
     ) -> RouteChanges {
-        let present = present(machine);
+        let present = &machine.own_routes;
         let mut changes = RouteChanges::default();
-        for route in wanted.difference(&present) {
+        for route in wanted.difference(present) {
             // Only what is ours is replaced: somebody else's route to the same prefix stays, and is named.
             let mut request = self.handle.route().add(message(route));
             if present.iter().any(|old| old.prefix == route.prefix) {

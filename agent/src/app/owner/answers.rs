@@ -21,7 +21,8 @@ impl Owner {
     }
 
     fn rejects(&self) -> impl Iterator<Item = api::Reject> {
-        self.sources.rejects().chain(self.balancer.rejects())
+        let of_nodes = self.network.as_ref().map(|network| network.troubles().rejects.clone());
+        self.sources.rejects().chain(self.balancer.rejects()).chain(of_nodes.unwrap_or_default())
     }
 
     /// Says on the API server's objects what is wrong with them; not before all are known, for a clash may be none.
@@ -50,7 +51,7 @@ impl Owner {
     }
 
     fn status(&self) -> api::Status {
-        status::build(status::Facts {
+        let mut status = status::build(status::Facts {
             config: &self.config,
             addresses: &self.local_addresses,
             kernel: self.kernel.clone(),
@@ -67,6 +68,9 @@ impl Owner {
             without_maglev: self.datapath.planner().without_maglev().len(),
             serving: self.serves,
             silent_files: if self.prune_is_due && self.serves { self.sources.silent_files() } else { 0 },
-        })
+        });
+        let of_network = self.network.as_ref().map(|network| network.troubles().lines.clone());
+        status.warnings.extend(of_network.unwrap_or_default());
+        status
     }
 }

@@ -1,6 +1,6 @@
 //! What the pod network is told.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portway_model::cluster::{Cluster, PodCidrs};
 use portway_model::k8s::Event;
@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, Ipam, PodNetwork};
 use crate::maps::{PodOpening, PodTables};
-use crate::network::FromOwner;
+use crate::network::{FromOwner, Troubles};
 
 /// The owner's ends of the channels to the thread of the pod network.
 pub(in crate::app) struct ToNetwork {
@@ -17,6 +17,7 @@ pub(in crate::app) struct ToNetwork {
     view: watch::Sender<Arc<ClusterView>>,
     serves: watch::Sender<bool>,
     tables: Option<oneshot::Sender<(PodTables, PodOpening)>>,
+    troubles: Arc<Mutex<Troubles>>,
 }
 
 impl ToNetwork {
@@ -33,8 +34,10 @@ impl ToNetwork {
             view,
             serves,
             tables: Some(to),
+            troubles: Arc::default(),
         };
-        (owner, FromOwner { cluster, serves: owner_serves, tables })
+        let troubles = Arc::clone(&owner.troubles);
+        (owner, FromOwner { cluster, serves: owner_serves, tables, troubles })
     }
 
     /// The maps of the pod network are there.
@@ -54,6 +57,11 @@ impl ToNetwork {
         if changed {
             self.view.send_replace(Arc::new(self.cluster.view().clone()));
         }
+    }
+
+    /// What the thread found wrong.
+    pub(super) fn troubles(&self) -> MutexGuard<'_, Troubles> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The services' programs are in place.

@@ -85,13 +85,8 @@ fn direct_routes_lead_to_nodes_on_a_link_of_this_one_and_others_are_named() {
 }
 
 #[test]
-fn the_network_needs_no_routes_of_ours_and_pods_links_are_not_looked_at() {
-    let mut machine = machine(vec![link(5, "pw0123456789a", &[]), link(2, "eth0", &[])]);
-    let way = |ifindex| Way::Device { ifindex, gateway: None, source: None, mtu: None };
-    let of_a_pod = Route { prefix: prefix("10.0.1.5/32"), way: way(5) };
-    let stale = Route { prefix: prefix("10.0.7.0/24"), way: way(2) };
-    machine.own_routes = [of_a_pod, stale].into();
-    assert_eq!(present(&machine), [stale].into());
+fn the_network_needs_no_routes_of_ours() {
+    let machine = machine(vec![link(2, "eth0", &[])]);
     let reach = reach(vec![remote("10.0.2.0/24", "b", "192.0.2.2")]);
     assert!(wanted(&reach, &machine, None, By::Network, 1500, false).routes.is_empty());
 }
