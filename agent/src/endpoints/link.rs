@@ -154,9 +154,29 @@ pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Resul
                 let result = handle.route().add(message).replace().execute().await;
                 result.map_err(failed("add the pod's default route by", &gateway.to_string()))?;
             }
-            Ok(())
+            match endpoint
+                .addresses
+                .iter()
+                .find_map(|addr| if let IpAddr::V6(v6) = addr { Some(*v6) } else { None })
+            {
+                Some(own) => answers_come_from(handle, index, own).await,
+                None => Ok(()),
+            }
         })
     })
+}
+
+/// What a pod answers to [`GATEWAY_V6`] comes from its own address. That is also who a pod that reaches itself by a service
+/// sees (`ipv6-service-loopback-address`), and an answer without a connection would come from a link-local address, since
+/// the destination is one.
+async fn answers_come_from(handle: &Handle, index: u32, own: Ipv6Addr) -> Result<(), LinkError> {
+    let message = RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(GATEWAY_V6, 128)
+        .pref_source(own)
+        .output_interface(index)
+        .build();
+    let result = handle.route().add(message).replace().execute().await;
+    result.map_err(failed("add the pod's route to", &GATEWAY_V6.to_string()))
 }
 
 /// That there is none is no error.
