@@ -11,7 +11,8 @@
 //!
 //! Cost of a packet of an established flow: one hash lookup; once a second, one more for the other half.
 //!
-//! Functions that are not inlined are subprograms in the kernel, where all frames of a chain of calls share 512 bytes.
+//! In the kernel a program and all that it calls share 512 bytes of stack, so that keys and values lie on a [`NatDesk`], and
+//! functions that would make a frame large are not inlined.
 
 mod choice;
 mod device;
@@ -51,10 +52,11 @@ pub enum Inserted {
 
 /// The maps of masquerading.
 pub trait NatTables {
-    /// One map's entry; `None` too where the element was reused for another key ([`NatValue::is_of`]).
-    fn nat(&self, map: NatMap, key: &NatKey) -> Option<NatValue>;
+    /// Reads one map's entry; false where there is none, or where the element was reused for another key
+    /// ([`NatValue::is_of`]).
+    fn nat(&self, map: NatMap, key: &NatKey, into: &mut NatValue) -> bool;
     /// Makes an entry, never replaces one. [`Inserted::Full`] is counted ([`Reason::MapFull`]).
-    fn insert_nat(&self, map: NatMap, key: &NatKey, value: NatValue) -> Inserted;
+    fn insert_nat(&self, map: NatMap, key: &NatKey, value: &NatValue) -> Inserted;
     /// Stores the two words of an entry that change in place.
     fn touch_nat(&self, map: NatMap, key: &NatKey, last_seen: u64, seen: u8);
     fn delete_nat(&self, map: NatMap, key: &NatKey);
@@ -90,6 +92,66 @@ impl NatFlow {
     }
 }
 
+/// Where a packet's flow and what is read of it lie meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct NatDesk {
+    flow: NatFlow,
+    /// The half that the packet belongs to, and its entry.
+    key: NatKey,
+    value: NatValue,
+    /// The other half.
+    other_key: NatKey,
+    other_value: NatValue,
+    search: choice::Search,
+}
+
+impl NatDesk {
+    pub const EMPTY: Self = {
+        let nobody = (Addr::ANY_V6, Port::new(0));
+        let key = NatKey::new(nobody, nobody, 0, NatKey::OUT);
+        let value = NatValue::new(&key, nobody, 0, 0);
+        Self {
+            flow: NatFlow { local: nobody, peer: nobody, protocol: 0, seen: 0, fixed: false },
+            key,
+            value,
+            other_key: key,
+            other_value: value,
+            search: choice::Search::EMPTY,
+        }
+    };
+
+    /// What the packet's own end becomes, once that is decided.
+    #[inline(always)]
+    pub const fn result(&self) -> (Addr, Port) {
+        (self.value.other, self.value.other_port)
+    }
+
+    /// Whether the result is what the packet has already.
+    #[inline(always)]
+    fn is_unchanged(&self) -> bool {
+        self.result() == self.flow.local
+    }
+
+    #[inline(always)]
+    fn look_at(&mut self, half: u8) {
+        self.key = self.flow.key(half);
+    }
+
+    /// The key of the other half of `key` with `value`.
+    #[inline(always)]
+    fn look_at_other(&mut self) {
+        let half = if self.key.half == NatKey::OUT { NatKey::IN } else { NatKey::OUT };
+        let peer = (self.key.peer, self.key.peer_port);
+        self.other_key = NatKey::new(self.result(), peer, self.key.protocol, half);
+    }
+
+    /// Whether the other half is this one's, too.
+    #[inline(always)]
+    fn is_pair(&self) -> bool {
+        self.other_value.other == self.key.local && self.other_value.other_port == self.key.local_port
+    }
+}
+
 /// [`NatValue::seen`] of a packet with these TCP flags; none of other protocols. A reset answers what was never accepted, so its
 /// acknowledgement completes nothing.
 #[inline(always)]
@@ -99,120 +161,105 @@ pub const fn nat_seen(flags: TcpFlags) -> u8 {
     FlowValue::SEEN | flags.get() & kept | ack
 }
 
-/// What a flow leaves with: the choice made for its first packet, or one made now. `to` is the address to masquerade with.
+/// Decides what the flow on the desk leaves with: the choice made for its first packet, or one made now. `to` is the address to
+/// masquerade with.
 ///
 /// # Errors
 /// [`Reason::NoNatPort`]: every port that was tried belongs to another flow to this peer.
 #[inline(always)]
 pub fn masquerade<T: NatTables>(
     tables: &T,
-    flow: &NatFlow,
-    to: Addr,
+    desk: &mut NatDesk,
+    to: &Addr,
     ports: NatPorts,
-) -> Result<(Addr, Port), Reason> {
-    match known(tables, flow, to) {
-        Some(source) => Ok(source),
-        None => choice::choose(tables, flow, to, ports),
-    }
+) -> Result<(), Reason> {
+    if known(tables, desk, to) { Ok(()) } else { choice::choose(tables, desk, to, ports) }
 }
 
-/// What a flow that was masqueraded before leaves with; `None` where it was not, or lost its port.
+/// Decides what a flow that was masqueraded before leaves with; false where it was not, or lost its port.
 #[inline(never)]
-pub fn known<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr) -> Option<(Addr, Port)> {
-    let key = flow.key(NatKey::OUT);
-    let (map, value) = find(tables, &key)?;
+pub fn known<T: NatTables>(tables: &T, desk: &mut NatDesk, to: &Addr) -> bool {
+    desk.look_at(NatKey::OUT);
+    let Some(map) = find(tables, &desk.key, &mut desk.value) else { return false };
     // The flow keeps an address that the node still has: it may leave by another device than it began with.
-    let has_address = value.other == to || tables.is_own_address(&value.other);
-    if has_address && keep(tables, flow, map, &key, &value) {
-        return Some((value.other, value.other_port));
+    let has_address = desk.value.other == *to || tables.is_own_address(&desk.value.other);
+    if has_address && keep(tables, desk, map) {
+        return true;
     }
-    tables.delete_nat(map, &key);
+    tables.delete_nat(map, &desk.key);
     if !has_address {
-        let other = partner(&key, &value);
-        if let Some((map, half)) = find(tables, &other)
-            && (half.other, half.other_port) == flow.local
+        desk.look_at_other();
+        if let Some(map) = find(tables, &desk.other_key, &mut desk.other_value)
+            && desk.is_pair()
         {
-            tables.delete_nat(map, &other);
+            tables.delete_nat(map, &desk.other_key);
         }
     }
-    None
+    false
 }
 
-/// Whose a packet is that came to `flow.local`; `None` where that is no masqueraded flow's.
-#[inline(always)]
-pub fn unmasquerade<T: NatTables>(tables: &T, flow: &NatFlow) -> Option<(Addr, Port)> {
-    let key = flow.key(NatKey::IN);
-    let (map, value) = find(tables, &key)?;
+/// Decides whose a packet is that came to the flow's local end; false where that is no masqueraded flow's.
+#[inline(never)]
+pub fn unmasquerade<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    desk.look_at(NatKey::IN);
+    let Some(map) = find(tables, &desk.key, &mut desk.value) else { return false };
     // Where the flow was given another port meanwhile, this is still its packet; the entry is left to age.
-    keep(tables, flow, map, &key, &value);
-    Some((value.other, value.other_port))
+    keep(tables, desk, map);
+    true
 }
 
-/// The other half's `local` without a trace in the entry: for a packet that is about the flow, not of it.
+/// Reads the half `key` without a trace in the entry: for a packet that is about the flow, not of it.
 #[inline(always)]
-pub fn related<T: NatTables>(tables: &T, key: &NatKey) -> Option<(Addr, Port)> {
-    let (_, value) = find(tables, key)?;
-    Some((value.other, value.other_port))
+fn related<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    find(tables, &desk.key, &mut desk.value).is_some()
 }
 
 /// A third look, because the entry may have moved between the first two.
 #[inline(never)]
-fn find<T: NatTables>(tables: &T, key: &NatKey) -> Option<(NatMap, NatValue)> {
-    for map in [NatMap::Established, NatMap::New, NatMap::Established] {
-        if let Some(value) = tables.nat(map, key) {
-            return Some((map, value));
-        }
-    }
-    None
-}
-
-/// The key of the other half.
-#[inline(always)]
-fn partner(key: &NatKey, value: &NatValue) -> NatKey {
-    let half = if key.half == NatKey::OUT { NatKey::IN } else { NatKey::OUT };
-    NatKey::new((value.other, value.other_port), (key.peer, key.peer_port), key.protocol, half)
+fn find<T: NatTables>(tables: &T, key: &NatKey, into: &mut NatValue) -> Option<NatMap> {
+    [NatMap::Established, NatMap::New, NatMap::Established]
+        .into_iter()
+        .find(|map| tables.nat(*map, key, into))
 }
 
 /// Notes a packet in its half, makes the other half where it is gone, and moves both to `pw_nat` where the flow is
 /// complete. False where the other half belongs to another flow: then so does the port.
 #[inline(never)]
-fn keep<T: NatTables>(tables: &T, flow: &NatFlow, map: NatMap, key: &NatKey, value: &NatValue) -> bool {
+fn keep<T: NatTables>(tables: &T, desk: &mut NatDesk, map: NatMap) -> bool {
     let now = tables.nat_now();
     // A port that is used again after its connection ended is not to be thought closed.
-    let again =
-        key.half == NatKey::OUT && flow.is_syn() && value.seen & (FlowValue::FIN | FlowValue::RST) != 0;
-    let seen = if again { flow.seen } else { value.seen | flow.seen };
-    let due = seen != value.seen || now.saturating_sub(value.last_seen) >= REFRESH_NS;
+    let again = desk.key.half == NatKey::OUT
+        && desk.flow.is_syn()
+        && desk.value.seen & (FlowValue::FIN | FlowValue::RST) != 0;
+    let seen = if again { desk.flow.seen } else { desk.value.seen | desk.flow.seen };
+    let due = seen != desk.value.seen || now.saturating_sub(desk.value.last_seen) >= REFRESH_NS;
     if matches!(map, NatMap::Established) && !due {
         return true;
     }
-    let local = (key.local, key.local_port);
-    let other = partner(key, value);
     let mut map = map;
-    match find(tables, &other) {
+    desk.look_at_other();
+    match find(tables, &desk.other_key, &mut desk.other_value) {
         None => {
-            let half = NatValue::new(&other, local, 0, now);
-            if tables.insert_nat(map, &other, half) == Inserted::Full && matches!(map, NatMap::Established) {
-                tables.insert_nat(NatMap::New, &other, half);
-            }
+            let local = (desk.key.local, desk.key.local_port);
+            desk.other_value = NatValue::new(&desk.other_key, local, 0, now);
+            make_half(tables, map, &desk.other_key, &desk.other_value);
         }
-        Some((_, half)) if (half.other, half.other_port) != local => return false,
-        Some((other_map, half)) => {
+        Some(_) if !desk.is_pair() => return false,
+        Some(other_map) => {
             if again {
-                tables.touch_nat(other_map, &other, half.last_seen, 0);
-            } else if due && is_complete(key, seen, half.seen) {
-                let own = NatValue::new(key, (value.other, value.other_port), seen, now);
-                if matches!(map, NatMap::New) && move_to_established(tables, key, own) {
+                tables.touch_nat(other_map, &desk.other_key, desk.other_value.last_seen, 0);
+            } else if due && is_complete(&desk.key, seen, desk.other_value.seen) {
+                if matches!(map, NatMap::New) && move_to_established(tables, &desk.key, &desk.value) {
                     map = NatMap::Established;
                 }
                 if matches!(other_map, NatMap::New) {
-                    move_to_established(tables, &other, half);
+                    move_to_established(tables, &desk.other_key, &desk.other_value);
                 }
             }
         }
     }
     if due {
-        tables.touch_nat(map, key, now, seen);
+        tables.touch_nat(map, &desk.key, now, seen);
     }
     true
 }
@@ -224,9 +271,17 @@ fn is_complete(key: &NatKey, own: u8, other: u8) -> bool {
     back & FlowValue::SEEN != 0 && (key.protocol != protocol::TCP || out & NatValue::ACK != 0)
 }
 
+/// Makes the half that is gone where this one is, or where there is room.
+#[inline(never)]
+fn make_half<T: NatTables>(tables: &T, map: NatMap, key: &NatKey, half: &NatValue) {
+    if tables.insert_nat(map, key, half) == Inserted::Full && matches!(map, NatMap::Established) {
+        tables.insert_nat(NatMap::New, key, half);
+    }
+}
+
 /// There before it is gone here, so that a packet meanwhile finds it. False where `pw_nat` is full.
-#[inline(always)]
-fn move_to_established<T: NatTables>(tables: &T, key: &NatKey, value: NatValue) -> bool {
+#[inline(never)]
+fn move_to_established<T: NatTables>(tables: &T, key: &NatKey, value: &NatValue) -> bool {
     if tables.insert_nat(NatMap::Established, key, value) == Inserted::Full {
         return false;
     }

@@ -4,10 +4,10 @@ use core::ptr;
 
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{HashMap, LruHashMap};
+use aya_ebpf::maps::{HashMap, LruHashMap, PerCpuArray};
 use aya_ebpf::programs::TcContext;
 use portway_datapath::layout::PodSizes;
-use portway_datapath::nat::{Inserted, NatMap, NatNode, NatPacket, NatPorts, NatTables};
+use portway_datapath::nat::{Inserted, NatDesk, NatMap, NatNode, NatPacket, NatPorts, NatTables};
 use portway_datapath::packet::Piece;
 use portway_datapath::{
     Addr, Direction, NatKey, NatValue, NetworkWord, PacketTables as _, Reason, Tables as _,
@@ -27,20 +27,33 @@ static NAT: HashMap<NatKey, NatValue> = HashMap::with_max_entries(SIZES.nat, BPF
 #[map(name = "pw_nat_new")]
 static NAT_NEW: LruHashMap<NatKey, NatValue> = LruHashMap::with_max_entries(SIZES.nat_new, 0);
 
+/// The desk of the packet that is looked at: a program runs to its end before another one of these hooks begins on its CPU.
+#[map(name = "pw_nat_desk")]
+static DESK: PerCpuArray<NatDesk> = PerCpuArray::with_max_entries(1, 0);
+
+/// See [`DESK`].
+#[inline(always)]
+pub(crate) fn desk() -> Result<&'static mut NatDesk, Reason> {
+    let desk = DESK.get_ptr_mut(0).ok_or(Reason::KernelError)?;
+    // SAFETY: the array has the element, and nobody else has it now. All bytes zero are a desk.
+    Ok(unsafe { &mut *desk })
+}
+
 impl NatTables for PodTables {
     #[inline(always)]
-    fn nat(&self, map: NatMap, key: &NatKey) -> Option<NatValue> {
+    fn nat(&self, map: NatMap, key: &NatKey, into: &mut NatValue) -> bool {
         let value = match map {
             NatMap::Established => NAT.get_ptr(key),
             NatMap::New => NAT_NEW.get_ptr(key),
-        }?;
+        };
+        let Some(value) = value else { return false };
         // SAFETY: a value of the map, integers only. An element that was reused meanwhile is told by its tag.
-        let value = unsafe { ptr::read_volatile(value) };
-        value.is_of(key).then_some(value)
+        *into = unsafe { ptr::read_volatile(value) };
+        into.is_of(key)
     }
 
     #[inline(always)]
-    fn insert_nat(&self, map: NatMap, key: &NatKey, value: NatValue) -> Inserted {
+    fn insert_nat(&self, map: NatMap, key: &NatKey, value: &NatValue) -> Inserted {
         let inserted = match map {
             NatMap::Established => NAT.insert(key, value, u64::from(BPF_NOEXIST)),
             NatMap::New => NAT_NEW.insert(key, value, u64::from(BPF_NOEXIST)),

@@ -1,6 +1,6 @@
 use crate::{Addr, FlowValue, NatKey, NatValue, Port, Reason};
 
-use super::{Inserted, NatFlow, NatMap, NatTables, find, partner};
+use super::{Inserted, NatDesk, NatMap, NatTables, find};
 
 /// How many ports are tried for a flow. With half of the ports towards one peer taken, one flow in 2³² is refused.
 pub(super) const ATTEMPTS: u32 = 32;
@@ -54,110 +54,140 @@ impl NatPorts {
     }
 }
 
-/// A source for a flow that has none, with both halves made for it.
+/// The search for a port. What the kernel's verifier does not know it need not walk through for each value: so all that
+/// changes from turn to turn is here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search {
+    to: Addr,
+    ports: NatPorts,
+    /// Of the flow.
+    hash: u32,
+    attempt: u32,
+    /// 1 and the port above 16 bits: one that a flow has which may have ended. 0 while there is none.
+    closing: u32,
+}
+
+impl Search {
+    pub(super) const EMPTY: Self =
+        Self { to: Addr::ANY_V6, ports: NatPorts::new(0, 0), hash: 0, attempt: 0, closing: 0 };
+}
+
+/// Decides on a source for the flow on the desk, which has none, and makes both its halves.
 ///
 /// # Errors
 /// [`Reason::NoNatPort`].
 #[inline(never)]
 pub(super) fn choose<T: NatTables>(
     tables: &T,
-    flow: &NatFlow,
-    to: Addr,
+    desk: &mut NatDesk,
+    to: &Addr,
     ports: NatPorts,
-) -> Result<(Addr, Port), Reason> {
-    let hash = flow.key(NatKey::OUT).tag();
-    let attempts = if flow.fixed { 1 } else { ATTEMPTS };
-    let mut closing: Option<Port> = None;
-    for attempt in 0..attempts {
-        let port = if flow.fixed { flow.local.1 } else { ports.candidate(flow.local.1, hash, attempt) };
-        match find(tables, &half_in(flow, to, port)) {
-            None => {
-                if let Some(source) = take(tables, flow, to, port) {
-                    return Ok(source);
-                }
-            }
-            // The flow's own half, of which the other is gone.
-            Some((_, value)) if (value.other, value.other_port) == flow.local => {
-                if let Some(source) = finish(tables, flow, to, port) {
-                    return Ok(source);
-                }
-            }
-            Some((_, value)) => {
-                if closing.is_none() && value.seen & (FlowValue::FIN | FlowValue::RST) != 0 {
-                    closing = Some(port);
-                }
-            }
+) -> Result<(), Reason> {
+    desk.look_at(NatKey::OUT);
+    desk.search = Search { to: *to, ports, hash: desk.key.tag(), ..Search::EMPTY };
+    for _ in 0..ATTEMPTS {
+        if try_next_port(tables, desk) {
+            return Ok(());
+        }
+        if desk.flow.fixed {
+            break;
         }
     }
     // What has ended and only waits for its time makes room for what begins.
-    match closing {
-        Some(port) if free_ended(tables, &half_in(flow, to, port)) => {
-            take(tables, flow, to, port).ok_or(Reason::NoNatPort)
+    if desk.search.closing != 0 {
+        let port = Port::new((desk.search.closing >> 16) as u16);
+        look_at_candidate(desk, port);
+        if free_ended(tables, desk) {
+            look_at_candidate(desk, port);
+            if take(tables, desk) && finish(tables, desk) {
+                return Ok(());
+            }
         }
-        Some(_) | None => Err(Reason::NoNatPort),
     }
+    Err(Reason::NoNatPort)
 }
 
-#[inline(always)]
-fn half_in(flow: &NatFlow, to: Addr, port: Port) -> NatKey {
-    NatKey::new((to, port), flow.peer, flow.protocol, NatKey::IN)
-}
-
-/// Makes both halves; `None` where another CPU took the port meanwhile.
+/// Tries one port for the flow on the desk.
 #[inline(never)]
-fn take<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Option<(Addr, Port)> {
-    let key = half_in(flow, to, port);
-    let value = NatValue::new(&key, flow.local, 0, tables.nat_now());
-    if tables.insert_nat(NatMap::New, &key, value) != Inserted::Done {
-        return None;
+fn try_next_port<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    let Search { ports, hash, attempt, .. } = desk.search;
+    desk.search.attempt = attempt + 1;
+    let own = desk.flow.local.1;
+    let port = if desk.flow.fixed { own } else { ports.candidate(own, hash, attempt) };
+    look_at_candidate(desk, port);
+    let found = find(tables, &desk.other_key, &mut desk.other_value).is_some();
+    // Free, or the flow's own half, of which the other is gone.
+    if !found || desk.is_pair() {
+        return (found || take(tables, desk)) && finish(tables, desk);
+    }
+    if desk.search.closing == 0 && desk.other_value.seen & (FlowValue::FIN | FlowValue::RST) != 0 {
+        desk.search.closing = u32::from(port.get()) << 16 | 1;
+    }
+    false
+}
+
+/// Of the flow with this source: its IN half, and in `value` what its OUT half would be.
+#[inline(never)]
+fn look_at_candidate(desk: &mut NatDesk, port: Port) {
+    desk.look_at(NatKey::OUT);
+    desk.value = NatValue::new(&desk.key, (desk.search.to, port), desk.flow.seen, 0);
+    desk.look_at_other();
+}
+
+/// Makes the IN half; false where another CPU took the port meanwhile.
+#[inline(never)]
+fn take<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    desk.other_value = NatValue::new(&desk.other_key, desk.flow.local, 0, tables.nat_now());
+    if tables.insert_nat(NatMap::New, &desk.other_key, &desk.other_value) != Inserted::Done {
+        return false;
     }
     // The port's flow may have moved between the look and the insert.
-    if tables.nat(NatMap::Established, &key).is_some() {
-        tables.delete_nat(NatMap::New, &key);
-        return None;
+    if tables.nat(NatMap::Established, &desk.other_key, &mut desk.other_value) {
+        tables.delete_nat(NatMap::New, &desk.other_key);
+        return false;
     }
-    finish(tables, flow, to, port)
+    true
 }
 
-/// Makes the half that the flow's next packets find. Where another CPU was faster with the same flow, its choice counts.
+/// Makes the OUT half, which the flow's next packets find. Where another CPU was faster with the same flow, its choice counts.
 #[inline(never)]
-fn finish<T: NatTables>(tables: &T, flow: &NatFlow, to: Addr, port: Port) -> Option<(Addr, Port)> {
-    let key = flow.key(NatKey::OUT);
-    let value = NatValue::new(&key, (to, port), flow.seen, tables.nat_now());
-    match tables.insert_nat(NatMap::New, &key, value) {
-        Inserted::Done => Some((to, port)),
+fn finish<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    desk.value.last_seen = tables.nat_now();
+    match tables.insert_nat(NatMap::New, &desk.key, &desk.value) {
+        Inserted::Done => true,
         Inserted::Exists => {
-            let value = tables.nat(NatMap::New, &key)?;
-            if (value.other, value.other_port) != (to, port) {
-                tables.delete_nat(NatMap::New, &half_in(flow, to, port));
+            let known = tables.nat(NatMap::New, &desk.key, &mut desk.value);
+            if !known
+                || desk.value.other_port != desk.other_key.local_port
+                || desk.value.other != desk.other_key.local
+            {
+                tables.delete_nat(NatMap::New, &desk.other_key);
             }
-            Some((value.other, value.other_port))
+            known
         }
         Inserted::Full => {
-            tables.delete_nat(NatMap::New, &half_in(flow, to, port));
-            None
+            tables.delete_nat(NatMap::New, &desk.other_key);
+            false
         }
     }
 }
 
-/// Deletes both halves of a flow that has ended: reset, or closed from both sides. False where it has not.
+/// Deletes both halves of the flow that has the IN half `other_key`, if it has ended: reset, or closed from both sides.
 #[inline(never)]
-fn free_ended<T: NatTables>(tables: &T, key: &NatKey) -> bool {
-    let Some((map, value)) = find(tables, key) else { return true };
-    let other = partner(key, &value);
-    let local = (key.local, key.local_port);
+fn free_ended<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
+    desk.key = desk.other_key;
+    let Some(map) = find(tables, &desk.key, &mut desk.value) else { return true };
+    desk.look_at_other();
     // A half whose flow was given another port belongs to no flow any more.
-    let half = find(tables, &other).filter(|(_, half)| (half.other, half.other_port) == local);
-    let out = match half {
-        Some((_, half)) => half.seen,
-        None => FlowValue::RST,
-    };
-    let ended = (value.seen | out) & FlowValue::RST != 0 || value.seen & out & FlowValue::FIN != 0;
+    let other = find(tables, &desk.other_key, &mut desk.other_value).filter(|_| desk.is_pair());
+    let out = if other.is_some() { desk.other_value.seen } else { FlowValue::RST };
+    let back = desk.value.seen;
+    let ended = (back | out) & FlowValue::RST != 0 || back & out & FlowValue::FIN != 0;
     if ended {
-        if let Some((map, _)) = half {
-            tables.delete_nat(map, &other);
+        if let Some(map) = other {
+            tables.delete_nat(map, &desk.other_key);
         }
-        tables.delete_nat(map, key);
+        tables.delete_nat(map, &desk.key);
     }
     ended
 }

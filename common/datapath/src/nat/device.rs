@@ -4,7 +4,9 @@ use crate::{
     Reason,
 };
 
-use super::{NatFlow, NatPorts, NatTables, known, masquerade, nat_seen, related, unmasquerade};
+use super::{
+    NatDesk, NatFlow, NatPorts, NatTables, choice, known, masquerade, nat_seen, related, unmasquerade,
+};
 
 /// What masquerading asks of the other maps.
 pub trait NatFacts: NatTables {
@@ -36,8 +38,8 @@ pub struct NatNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
     Unchanged,
-    /// Its source becomes this; of an echo the port is the identifier.
-    Source(Addr, Port),
+    /// Its source becomes [`NatDesk::result`]; of an echo the port is the identifier.
+    Source,
     Drop(Reason),
 }
 
@@ -45,9 +47,9 @@ pub enum Leaving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeavingError {
     Unchanged,
-    /// The destination of the packet that it quotes becomes `quoted`, its own source that address where it is a pod's.
+    /// The destination of the packet that it quotes becomes [`NatDesk::result`], its own source that address where it is a
+    /// pod's.
     About {
-        quoted: (Addr, Port),
         from_pod: bool,
     },
     Drop(Reason),
@@ -57,8 +59,8 @@ pub enum LeavingError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arriving {
     Unchanged,
-    /// Its destination becomes this; of an echo the port is the identifier.
-    Destination(Addr, Port),
+    /// Its destination becomes [`NatDesk::result`]; of an echo the port is the identifier.
+    Destination,
 }
 
 /// How a protocol can be masqueraded.
@@ -87,10 +89,11 @@ fn form(protocol: u8, icmp_type: u8) -> Form {
     }
 }
 
-/// `device` has the addresses of the device by which the packet leaves.
+/// `device` has the addresses of the device by which the packet leaves. ICMP errors are [`error_leaving`]'s.
 #[inline(always)]
 pub fn leaving<T: NatFacts>(
     tables: &T,
+    desk: &mut NatDesk,
     node: NatNode,
     device: &DeviceValue,
     packet: &NatPacket<'_>,
@@ -101,65 +104,68 @@ pub fn leaving<T: NatFacts>(
         return Leaving::Unchanged;
     }
     let address = match family {
-        Family::V4 => device.v4,
-        Family::V6 => device.v6,
+        Family::V4 => &device.v4,
+        Family::V6 => &device.v6,
     };
-    let is_pod = tuple.source != address && tables.is_pod(&tuple.source);
-    if !is_pod && tuple.source != address && !tables.is_own_address(&tuple.source) {
+    let is_pod = tuple.source != *address && tables.is_pod(&tuple.source);
+    if !is_pod && tuple.source != *address && !tables.is_own_address(&tuple.source) {
         return Leaving::Unchanged;
     }
     if tables.is_inside(&tuple.destination) {
         return Leaving::Unchanged;
     }
     let (peer_port, fixed, answers) = match form(tuple.protocol, packet.icmp_type) {
-        Form::Ports { fixed } => (
-            tuple.destination_port,
-            fixed,
-            packet.flags.has(TcpFlags::SYN) && packet.flags.has(TcpFlags::ACK),
-        ),
+        Form::Ports { fixed } => {
+            let accepts = packet.flags.has(TcpFlags::SYN) && packet.flags.has(TcpFlags::ACK);
+            (tuple.destination_port, fixed, accepts)
+        }
         Form::Echo { begins } => (Port::new(0), false, !begins),
-        Form::None if is_pod => {
-            return if tables.began_outside(&tuple.flow_of_source(FlowKey::PLAIN)) {
-                Leaving::Unchanged
-            } else {
-                Leaving::Drop(Reason::NatUnsupported)
-            };
+        Form::None if is_pod && !began_outside(tables, tuple) => {
+            return Leaving::Drop(Reason::NatUnsupported);
         }
         Form::None => return Leaving::Unchanged,
     };
-    let flow = NatFlow {
+    desk.flow = NatFlow {
         local: (tuple.source, tuple.source_port),
         peer: (tuple.destination, peer_port),
         protocol: tuple.protocol,
         seen: nat_seen(packet.flags),
         fixed,
     };
-    let source = if is_pod {
-        match known(tables, &flow, address) {
-            Some(source) => Ok(source),
-            None if answers || tables.began_outside(&tuple.flow_of_source(FlowKey::PLAIN)) => {
-                return Leaving::Unchanged;
-            }
-            None if address.is_unspecified() => Err(Reason::NoNatAddress),
-            None => super::choice::choose(tables, &flow, address, node.ports),
+    let found = if is_pod {
+        if known(tables, desk, address) {
+            Ok(())
+        } else if answers || began_outside(tables, tuple) {
+            return Leaving::Unchanged;
+        } else if address.is_unspecified() {
+            Err(Reason::NoNatAddress)
+        } else {
+            choice::choose(tables, desk, address, node.ports)
         }
     } else if answers || !(fixed || node.ports.contains(tuple.source_port)) {
         // Nobody else is given this port.
         return Leaving::Unchanged;
     } else {
-        masquerade(tables, &flow, tuple.source, node.ports)
+        masquerade(tables, desk, &tuple.source, node.ports)
     };
-    match source {
-        Ok(source) if source == flow.local => Leaving::Unchanged,
-        Ok((addr, port)) => Leaving::Source(addr, port),
+    match found {
+        Ok(()) if desk.is_unchanged() => Leaving::Unchanged,
+        Ok(()) => Leaving::Source,
         Err(reason) => Leaving::Drop(reason),
     }
 }
 
-/// An error from `source` to `destination` about a packet that came for a pod: its peer knows the flow by the node's address.
+/// Whether the peer of the packet's source began their flow.
+#[inline(never)]
+fn began_outside<T: NatFacts>(tables: &T, tuple: &Tuple) -> bool {
+    tables.began_outside(&tuple.flow_of_source(FlowKey::PLAIN))
+}
+
+/// An ICMP error with the ends `outer` about a packet that came for a pod: its peer knows the flow by the node's address.
 #[inline(always)]
 pub fn error_leaving<T: NatFacts>(
     tables: &T,
+    desk: &mut NatDesk,
     node: NatNode,
     outer: &Tuple,
     quoted: &NatPacket<'_>,
@@ -173,24 +179,29 @@ pub fn error_leaving<T: NatFacts>(
         Form::Echo { .. } | Form::None => Port::new(0),
     };
     let local = (tuple.destination, tuple.destination_port);
-    let key = NatKey::new(local, (tuple.source, peer_port), tuple.protocol, NatKey::OUT);
+    desk.key = NatKey::new(local, (tuple.source, peer_port), tuple.protocol, NatKey::OUT);
     let from_pod = tables.is_pod(&outer.source);
-    match related(tables, &key) {
-        Some(known) if known == local => LeavingError::Unchanged,
-        Some(quoted) => LeavingError::About { quoted, from_pod },
-        None if !from_pod
-            || tables.is_inside(&outer.destination)
-            || tables.began_outside(&tuple.flow_of_destination(FlowKey::PLAIN)) =>
-        {
+    if related(tables, desk) {
+        return if desk.result() == local {
             LeavingError::Unchanged
-        }
-        None => LeavingError::Drop(Reason::NatUnsupported),
+        } else {
+            LeavingError::About { from_pod }
+        };
     }
+    if !from_pod || tables.is_inside(&outer.destination) || began_outside(tables, &tuple.reversed()) {
+        return LeavingError::Unchanged;
+    }
+    LeavingError::Drop(Reason::NatUnsupported)
 }
 
-/// The packet's destination is no address of a pod.
+/// The packet's destination is no address of a pod. ICMP errors are [`error_arriving`]'s.
 #[inline(always)]
-pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket<'_>) -> Arriving {
+pub fn arriving<T: NatTables>(
+    tables: &T,
+    desk: &mut NatDesk,
+    node: NatNode,
+    packet: &NatPacket<'_>,
+) -> Arriving {
     let tuple = packet.tuple;
     if !masquerades(node.switches, tuple.destination.family()) {
         return Arriving::Unchanged;
@@ -200,41 +211,43 @@ pub fn arriving<T: NatFacts>(tables: &T, node: NatNode, packet: &NatPacket<'_>) 
         Form::Echo { begins: false } => Port::new(0),
         Form::Ports { .. } | Form::Echo { begins: true } | Form::None => return Arriving::Unchanged,
     };
-    let flow = NatFlow {
+    desk.flow = NatFlow {
         local: (tuple.destination, tuple.destination_port),
         peer: (tuple.source, peer_port),
         protocol: tuple.protocol,
         seen: nat_seen(packet.flags),
         fixed: false,
     };
-    match unmasquerade(tables, &flow) {
-        Some(local) if local != flow.local => Arriving::Destination(local.0, local.1),
-        Some(_) | None => Arriving::Unchanged,
+    if unmasquerade(tables, desk) && !desk.is_unchanged() {
+        Arriving::Destination
+    } else {
+        Arriving::Unchanged
     }
 }
 
-/// An error to `destination` about a packet that left with the node's address, from whoever could not carry it: what the source
-/// of the quoted packet becomes, and with its address the error's destination. `None` where it is nobody's of a pod.
+/// An ICMP error to `destination` about a packet that left with the node's address, from whoever could not carry it. Whether
+/// that was a pod's: then the source of the quoted packet becomes [`NatDesk::result`], and the error's destination that address.
 #[inline(always)]
 pub fn error_arriving<T: NatTables>(
     tables: &T,
+    desk: &mut NatDesk,
     node: NatNode,
     destination: Addr,
     quoted: &NatPacket<'_>,
-) -> Option<(Addr, Port)> {
+) -> bool {
     let tuple = quoted.tuple;
     // Who quotes a packet of somebody else's tells us nothing.
     if !masquerades(node.switches, destination.family()) || tuple.source != destination {
-        return None;
+        return false;
     }
     let peer_port = match form(tuple.protocol, quoted.icmp_type) {
         Form::Ports { .. } => tuple.destination_port,
         Form::Echo { begins: true } => Port::new(0),
-        Form::Echo { begins: false } | Form::None => return None,
+        Form::Echo { begins: false } | Form::None => return false,
     };
     let local = (tuple.source, tuple.source_port);
-    let key = NatKey::new(local, (tuple.destination, peer_port), tuple.protocol, NatKey::IN);
-    related(tables, &key).filter(|known| *known != local)
+    desk.key = NatKey::new(local, (tuple.destination, peer_port), tuple.protocol, NatKey::IN);
+    related(tables, desk) && desk.result() != local
 }
 
 #[inline(always)]

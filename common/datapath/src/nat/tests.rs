@@ -7,9 +7,9 @@ use std::boxed::Box;
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
 
-use crate::{Addr, FlowKey, NatKey, NatValue, Port};
+use crate::{Addr, FlowKey, NatKey, NatValue, Port, Reason};
 
-use super::{Inserted, NatFacts, NatFlow, NatMap, NatPorts, NatTables, masquerade, unmasquerade};
+use super::{Inserted, NatDesk, NatFacts, NatFlow, NatMap, NatPorts, NatTables};
 
 pub(super) const NODE: Addr = Addr::v4([192, 168, 0, 1]);
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -65,17 +65,10 @@ impl Memory {
     }
 
     pub(super) fn has(&self, map: NatMap, key: &NatKey) -> bool {
-        self.nat(map, key).is_some()
+        self.entry(map, key).is_some()
     }
 
-    fn used(&self) -> u64 {
-        self.uses.set(self.uses.get() + 1);
-        self.uses.get()
-    }
-}
-
-impl NatTables for Memory {
-    fn nat(&self, map: NatMap, key: &NatKey) -> Option<NatValue> {
+    fn entry(&self, map: NatMap, key: &NatKey) -> Option<NatValue> {
         match map {
             NatMap::Established => self.established.borrow().get(key).copied(),
             NatMap::New => {
@@ -88,7 +81,22 @@ impl NatTables for Memory {
         }
     }
 
-    fn insert_nat(&self, map: NatMap, key: &NatKey, value: NatValue) -> Inserted {
+    fn used(&self) -> u64 {
+        self.uses.set(self.uses.get() + 1);
+        self.uses.get()
+    }
+}
+
+impl NatTables for Memory {
+    fn nat(&self, map: NatMap, key: &NatKey, into: &mut NatValue) -> bool {
+        // What was there is not to be read where nothing is found.
+        *into = NatDesk::EMPTY.value;
+        let Some(value) = self.entry(map, key) else { return false };
+        *into = value;
+        true
+    }
+
+    fn insert_nat(&self, map: NatMap, key: &NatKey, value: &NatValue) -> Inserted {
         assert!(value.is_of(key), "a value is written for its key");
         let meanwhile = self.meanwhile.borrow_mut().take();
         if let Some(meanwhile) = meanwhile {
@@ -104,7 +112,7 @@ impl NatTables for Memory {
                     self.full.set(self.full.get() + 1);
                     return Inserted::Full;
                 }
-                map.insert(*key, value);
+                map.insert(*key, *value);
             }
             NatMap::New => {
                 let used = self.used();
@@ -118,7 +126,7 @@ impl NatTables for Memory {
                         map.remove(&oldest);
                     }
                 }
-                map.insert(*key, (value, used));
+                map.insert(*key, (*value, used));
             }
         }
         Inserted::Done
@@ -171,4 +179,19 @@ pub(super) fn pod(last: u8) -> Addr {
 
 pub(super) fn world(last: u8) -> Addr {
     Addr::v4([203, 0, 113, last])
+}
+
+pub(super) fn masquerade(
+    tables: &Memory,
+    flow: &NatFlow,
+    to: Addr,
+    ports: NatPorts,
+) -> Result<(Addr, Port), Reason> {
+    let mut desk = NatDesk { flow: *flow, ..NatDesk::EMPTY };
+    super::masquerade(tables, &mut desk, &to, ports).map(|()| desk.result())
+}
+
+pub(super) fn unmasquerade(tables: &Memory, flow: &NatFlow) -> Option<(Addr, Port)> {
+    let mut desk = NatDesk { flow: *flow, ..NatDesk::EMPTY };
+    super::unmasquerade(tables, &mut desk).then(|| desk.result())
 }

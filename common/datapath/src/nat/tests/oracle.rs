@@ -114,7 +114,7 @@ proptest! {
                             sources.insert(own, source);
                         }
                         Err(reason) => {
-                            prop_assert_eq!(reason, crate::Reason::NoNatPort);
+                            prop_assert_eq!(reason, Reason::NoNatPort);
                             prop_assert!(closed || taken == usize::from(size), "{} of {} ports taken", taken, size);
                         }
                     }
