@@ -9,6 +9,7 @@
 //! In: a directory with every map pinned under its name. Out: pinned links, one a hook, that keep the programs running
 //! without the agent. Nothing here reads or writes a map that the agent uses.
 
+mod btf;
 mod error;
 mod hook;
 mod intact;
