@@ -91,23 +91,24 @@ pub(crate) fn begin<T: PacketTables>(
     sighting: &Sighting,
     translated: &Translated,
 ) -> Option<T::Flow> {
-    let mut value = FlowValue::new(key, translated.flags | initiator(sighting), sighting.now);
-    (value.other, value.other_port) = translated.other;
-    value.service = translated.service;
-    value.backend = translated.backend.word();
-    match sighting.direction {
-        Direction::Egress => {
-            value.seen_out = sighting.bits();
-            value.packets_out = 1;
-            value.bytes_out = sighting.bytes as u64;
+    tables.insert_flow(key, |value| {
+        *value = FlowValue::new(key, translated.flags | initiator(sighting), sighting.now);
+        (value.other, value.other_port) = translated.other;
+        value.service = translated.service;
+        value.backend = translated.backend.word();
+        match sighting.direction {
+            Direction::Egress => {
+                value.seen_out = sighting.bits();
+                value.packets_out = 1;
+                value.bytes_out = sighting.bytes as u64;
+            }
+            Direction::Ingress => {
+                value.seen_in = sighting.bits();
+                value.packets_in = 1;
+                value.bytes_in = sighting.bytes as u64;
+            }
         }
-        Direction::Ingress => {
-            value.seen_in = sighting.bits();
-            value.packets_in = 1;
-            value.bytes_in = sighting.bytes as u64;
-        }
-    }
-    tables.insert_flow(key, value)
+    })
 }
 
 /// Takes notice of a packet of a known flow, and returns the entry as it was before and where it is now.
@@ -144,6 +145,22 @@ pub(crate) fn touch<T: PacketTables>(
     (value, flow)
 }
 
+/// Takes notice of a packet of a [`FlowKey::SERVICE`] entry that is established.
+#[inline(always)]
+pub(crate) fn touch_settled<T: PacketTables>(
+    tables: &T,
+    flow: T::Flow,
+    value: &FlowValue,
+    sighting: &Sighting,
+) -> bool {
+    let stale = refresh(tables, flow, value, sighting);
+    let seen = value.seen_out | sighting.bits();
+    if seen != value.seen_out {
+        tables.set_seen(flow, Direction::Egress, seen);
+    }
+    stale
+}
+
 /// Takes notice of a packet of a [`FlowKey::SERVICE`] entry, of which `plain` is the flow under the backend: they move
 /// together.
 #[inline(always)]
@@ -155,11 +172,7 @@ pub(crate) fn touch_service<T: PacketTables>(
     sighting: &Sighting,
 ) {
     let value = tables.read_flow(flow);
-    let stale = refresh(tables, flow, &value, sighting);
-    let seen = value.seen_out | sighting.bits();
-    if seen != value.seen_out {
-        tables.set_seen(flow, Direction::Egress, seen);
-    }
+    let stale = touch_settled(tables, flow, &value, sighting);
     if matches!((tables.flow_map(flow), plain), (FlowMap::New, FlowMap::Established))
         && (stale || !value.is(FlowValue::REFUSED))
     {

@@ -1,4 +1,3 @@
-use crate::frontend::mix;
 use crate::{Addr, Port, ServiceIndex};
 
 /// Key of `pw_conntrack` and `pw_conntrack_new`: a flow as the endpoint of this node that takes part in it sees it.
@@ -44,11 +43,20 @@ impl FlowKey {
     #[inline(always)]
     pub const fn tag(&self) -> u32 {
         let (l, p) = (self.local.words(), self.peer.words());
-        let hash = mix(mix(mix(mix(0x27d4_eb2f, l[0]), l[1]), l[2]), l[3]);
-        let hash = mix(mix(mix(mix(hash, p[0]), p[1]), p[2]), p[3]);
         let ports = self.local_port.network() << 16 | self.peer_port.network();
-        mix(mix(hash, ports), (self.protocol as u32) << 8 | self.kind as u32)
+        // Two words a round: the programs compute it for every packet at each end.
+        let hash = round(round(0x27d4_eb2f, l[0], l[1]), l[2], l[3]);
+        let hash = round(round(hash, p[0], p[1]), p[2], p[3]);
+        let hash = round(hash, ports, (self.protocol as u32) << 8 | self.kind as u32);
+        (hash >> 32) as u32
     }
+}
+
+/// One round of a multiplicative hash; every input bit reaches the high bits, which the next round folds back.
+#[inline(always)]
+const fn round(hash: u64, a: u32, b: u32) -> u64 {
+    let hash = (hash ^ ((a as u64) << 32 | b as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 32
 }
 
 /// Value of `pw_conntrack` and `pw_conntrack_new`. Made whole, changed in place, never replaced.

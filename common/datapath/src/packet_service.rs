@@ -62,6 +62,7 @@ pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighti
             Found::Backend(chosen) => {
                 let remembered = if chosen.is_kept {
                     match keep_plain(tables, tuple, sighting, &chosen) {
+                        Some(_) if chosen.is_settled => true,
                         Some(plain) => keep_service(tables, tuple, sighting, &chosen, plain),
                         None => false,
                     }
@@ -100,6 +101,8 @@ struct Chosen {
     backend: BackendRef,
     /// The flow had it before.
     is_kept: bool,
+    /// The entry that says so is established and has taken notice of the packet.
+    is_settled: bool,
 }
 
 impl Chosen {
@@ -108,6 +111,7 @@ impl Chosen {
         service: ServiceIndex::new(0),
         backend: BackendRef::NONE,
         is_kept: false,
+        is_settled: false,
     };
 }
 
@@ -121,7 +125,7 @@ fn touch_direct<T: PacketTables>(
     may_be_service: bool,
 ) -> bool {
     let key = tuple.flow_of_source(FlowKey::PLAIN);
-    let Some(flow) = tables.flow(&key) else { return false };
+    let Some(flow) = tables.flow_or_moving(&key) else { return false };
     if may_be_service {
         let value = tables.read_flow(flow);
         if !value.is(FlowValue::FROM_PEER) && !value.is_answered() {
@@ -203,7 +207,7 @@ pub fn quoted_frontend<T: PacketTables>(tables: &T, quoted: &Tuple) -> Option<(A
 #[inline(never)]
 fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Found {
     let Some(to) = destination(tuple) else { return Found::NoService };
-    let known = kept(tables, tuple);
+    let known = kept(tables, tuple, sighting);
     // A connection stays with its backend while it lives.
     if known.is_kept && sighting.is_tcp() && !sighting.opens() {
         return Found::Backend(known);
@@ -239,20 +243,26 @@ fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting)
         service: version.service,
         backend: chosen,
         is_kept: false,
+        is_settled: false,
     })
 }
 
 /// The backend that a flow to a service has; [`Chosen::NONE`] where it has none. (Of an `Option` the compiler would carry
 /// around what nobody has written, which the verifier takes for a defect.)
 #[inline(always)]
-fn kept<T: PacketTables>(tables: &T, tuple: &Tuple) -> Chosen {
+fn kept<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Chosen {
     let Some(flow) = tables.flow(&tuple.flow_of_source(FlowKey::SERVICE)) else { return Chosen::NONE };
     let value = tables.read_flow(flow);
+    let is_settled = matches!(tables.flow_map(flow), FlowMap::Established);
+    if is_settled {
+        conntrack::touch_settled(tables, flow, &value, sighting);
+    }
     Chosen {
         to: (value.other, value.other_port),
         service: value.service,
         backend: BackendRef::from_word(value.backend),
         is_kept: true,
+        is_settled,
     }
 }
 

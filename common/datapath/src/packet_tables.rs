@@ -32,6 +32,9 @@ pub trait PacketTables: Tables {
     /// The entry of a flow: of `pw_conntrack`, else of `pw_ct_new`. An element that was reused for another key
     /// ([`FlowValue::tag`]) is none.
     fn flow(&self, key: &FlowKey) -> Option<Self::Flow>;
+    /// As [`Self::flow`], but may miss an entry that moves to `pw_conntrack` at this moment: for who looks again before
+    /// anything comes of that.
+    fn flow_or_moving(&self, key: &FlowKey) -> Option<Self::Flow>;
     /// Where the entry is.
     fn flow_map(&self, flow: Self::Flow) -> FlowMap;
     fn read_flow(&self, flow: Self::Flow) -> FlowValue;
@@ -47,7 +50,9 @@ pub trait PacketTables: Tables {
     fn set_other(&self, flow: Self::Flow, other: (Addr, Port), service: ServiceIndex, backend: BackendRef);
     /// Makes an entry in `pw_ct_new`, which loses its least recently used entry where it is full. An entry that is there
     /// already stays. `None` if the kernel refused, which is counted ([`Reason::MapFull`]).
-    fn insert_flow(&self, key: &FlowKey, value: FlowValue) -> Option<Self::Flow>;
+    ///
+    /// `write` writes the whole entry, in place: on a program's stack it would take a sixth of the room.
+    fn insert_flow(&self, key: &FlowKey, write: impl FnOnce(&mut FlowValue)) -> Option<Self::Flow>;
     /// Moves an entry from `pw_ct_new` to `pw_conntrack`, and says where it is afterwards: where there is no room, which is
     /// counted ([`Reason::MapFull`]), it stays.
     fn establish_flow(&self, key: &FlowKey, flow: Self::Flow) -> Self::Flow;

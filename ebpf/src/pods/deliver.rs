@@ -25,20 +25,36 @@ const UP_TO_CHECKSUM: usize = 13;
 /// A packet that has no hop left goes to the node's stack, which answers it.
 #[inline(always)]
 pub(crate) fn deliver(ctx: &TcContext, packet: &mut Packet, to: &EndpointValue) -> Result<i32, Reason> {
+    deliver_seen(ctx, packet, to, &sighting(ctx, packet, Direction::Ingress))
+}
+
+/// [`deliver`] of a packet that conntrack has seen leave (`sighting`): the clock is read once.
+#[inline(always)]
+pub(crate) fn deliver_seen(
+    ctx: &TcContext,
+    packet: &mut Packet,
+    to: &EndpointValue,
+    sighting: &Sighting,
+) -> Result<i32, Reason> {
     if packet.ttl <= 1 {
         return Ok(TC_ACT_OK);
     }
-    arrive(ctx, packet)?;
+    arrive_seen(ctx, packet, sighting)?;
     hand_over(ctx, packet, to)
 }
 
 /// Tracks a packet as one that arrives for a pod, and translates what answers a flow to a service.
 #[inline(always)]
 pub(crate) fn arrive(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
+    arrive_seen(ctx, packet, &sighting(ctx, packet, Direction::Ingress))
+}
+
+#[inline(always)]
+fn arrive_seen(ctx: &TcContext, packet: &mut Packet, sighting: &Sighting) -> Result<(), Reason> {
     if matches!(packet.icmp, IcmpClass::Error) {
         return translate_error(ctx, packet);
     }
-    match incoming(&PodTables, &packet.tuple, &sighting(ctx, packet, Direction::Ingress)) {
+    match incoming(&PodTables, &packet.tuple, sighting) {
         Incoming::Direct => Ok(()),
         Incoming::From { addr, port } => set_source(ctx, packet, addr, port),
     }

@@ -9,8 +9,9 @@ use portway_datapath::{
     outgoing,
 };
 
-use crate::deliver::{deliver, hand_over, sighting, to_tunnel};
+use crate::deliver::{deliver_seen, hand_over, sighting, to_tunnel};
 use crate::fragment::complete;
+use crate::icmp::translate_own_error;
 use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
 use crate::refuse::refuse;
@@ -49,11 +50,17 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
     }
     complete(packet)?;
     if packet.tuple.destination == PodTables.hairpin(packet.family) {
-        return back_to_itself(ctx, packet);
+        if matches!(packet.icmp, IcmpClass::Error) {
+            translate_own_error(ctx, packet)?;
+        } else {
+            translate_own_answer(ctx, packet)?;
+        }
+        let own = PodTables.endpoint(&packet.tuple.destination).ok_or(Reason::UnknownEndpoint)?;
+        return hand_over(ctx, packet, own);
     }
     let mut to = PodTables.endpoint(&packet.tuple.destination);
+    let sighting = sighting(ctx, packet, Direction::Egress);
     if !matches!(packet.icmp, IcmpClass::Error) {
-        let sighting = sighting(ctx, packet, Direction::Egress);
         match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting) {
             Outgoing::Direct => {}
             Outgoing::ToBackend { addr, port } => {
@@ -78,7 +85,7 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
         return Err(Reason::TunnelFromPod);
     }
     match to {
-        Some(to) => deliver(ctx, packet, to),
+        Some(to) => deliver_seen(ctx, packet, to, &sighting.arriving()),
         None => leave(ctx, packet),
     }
 }
@@ -94,16 +101,15 @@ fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
     Ok(TC_ACT_OK)
 }
 
-/// The answer of a pod to itself, which knows its peer by the hairpin address.
+/// The answer of a pod to itself, which knows its peer by the hairpin address: it comes from the frontend.
 #[inline(never)]
-fn back_to_itself(ctx: &TcContext, packet: &mut Packet) -> Result<i32, Reason> {
+fn translate_own_answer(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
     let sighting = sighting(ctx, packet, Direction::Egress);
     let ((addr, port), own_port): ((_, Port), Port) =
         answer_to_itself(&PodTables, &packet.tuple, &sighting).ok_or(Reason::UnknownEndpoint)?;
     let own = packet.tuple.source;
     set_source(ctx, packet, addr, port)?;
-    set_destination(ctx, packet, own, own_port)?;
-    hand_over(ctx, packet, PodTables.endpoint(&own).ok_or(Reason::UnknownEndpoint)?)
+    set_destination(ctx, packet, own, own_port)
 }
 
 /// A packet as the tunnel itself sends them: other nodes would take it for this node's.

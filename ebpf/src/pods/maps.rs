@@ -139,6 +139,13 @@ impl PacketTables for PodTables {
     }
 
     #[inline(always)]
+    fn flow_or_moving(&self, key: &FlowKey) -> Option<FlowEntry> {
+        let tag = key.tag();
+        entry(CONNTRACK.get_ptr_mut(key), FlowMap::Established, tag)
+            .or_else(|| entry(CONNTRACK_NEW.get_ptr_mut(key), FlowMap::New, tag))
+    }
+
+    #[inline(always)]
     fn flow_map(&self, flow: FlowEntry) -> FlowMap {
         flow.map
     }
@@ -204,11 +211,11 @@ impl PacketTables for PodTables {
     }
 
     #[inline(always)]
-    fn insert_flow(&self, key: &FlowKey, value: FlowValue) -> Option<FlowEntry> {
+    fn insert_flow(&self, key: &FlowKey, write: impl FnOnce(&mut FlowValue)) -> Option<FlowEntry> {
         let made = MADE.get_ptr_mut(0)?;
         // SAFETY: the array has an element 0, and a program runs to its end before another one begins on its CPU.
         let made: &FlowValue = unsafe {
-            *made = value;
+            write(&mut *made);
             &*made
         };
         // Another CPU may have made the entry: then it stays, and this packet finds it.

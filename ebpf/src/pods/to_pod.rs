@@ -31,11 +31,13 @@ fn try_to_pod(ctx: &TcContext) -> Result<(), Reason> {
         Link::Arp | Link::Other => return Ok(()),
     };
     let packet = Packet::parse(ctx, family)?;
-    // Neighbour discovery is of the link, not of a flow.
-    let of_link = packet.tuple.protocol == protocol::ICMPV6 && matches!(packet.icmp, IcmpClass::Other);
-    if of_link || !matches!(audience(packet), Audience::One) {
+    if !matches!(audience(packet), Audience::One) {
         return Ok(());
     }
     complete(packet)?;
+    // Neighbour discovery is of the link, not of a flow.
+    if packet.tuple.protocol == protocol::ICMPV6 && matches!(packet.icmp, IcmpClass::Other) {
+        return Ok(());
+    }
     arrive(ctx, packet)
 }

@@ -146,6 +146,10 @@ impl PacketTables for Memory {
         Some(found)
     }
 
+    fn flow_or_moving(&self, key: &FlowKey) -> Option<Self::Flow> {
+        self.flow(key)
+    }
+
     fn flow_map(&self, flow: Self::Flow) -> FlowMap {
         flow.0
     }
@@ -190,7 +194,9 @@ impl PacketTables for Memory {
         });
     }
 
-    fn insert_flow(&self, key: &FlowKey, value: FlowValue) -> Option<Self::Flow> {
+    fn insert_flow(&self, key: &FlowKey, write: impl FnOnce(&mut FlowValue)) -> Option<Self::Flow> {
+        let mut value = FlowValue::new(key, 0, 0);
+        write(&mut value);
         if self.refuses_new {
             self.count_packet(Reason::MapFull, Direction::Egress, 0);
             return None;
