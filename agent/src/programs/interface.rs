@@ -143,7 +143,8 @@ impl InterfacePrograms {
     /// replaced in one step, what is right is not touched.
     ///
     /// # Errors
-    /// There is no such interface any more, or the kernel refuses; repeating the call goes on from there.
+    /// There is no such interface any more, or the kernel refuses; repeating the call goes on from there. `EEXIST`: the link
+    /// lost its pin just now, and the kernel has not come to free it.
     pub fn attach(
         &self,
         ifindex: u32,

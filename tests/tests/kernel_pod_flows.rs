@@ -1,0 +1,306 @@
+//! Flows and masqueraded flows that are over are forgotten, and no others. On own maps; the clock is the test's.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::Pod;
+use aya::maps::{HashMap, Map, MapData};
+use portway_agent::config::FlowTimeouts;
+use portway_agent::conntrack::{Collector, Conntrack, Ended, Passed, Trust, boot_time};
+use portway_agent::maps::{KernelTables, PodMapId, PodTables, pod_pin_path};
+use portway_datapath::layout::{PodSizes, Sizes};
+use portway_datapath::nat::NatMap;
+use portway_datapath::{
+    Addr, BackendIndex, BackendRef, BackendSlot, EndpointValue, FlowKey, FlowMap, FlowValue, LocalAddress,
+    Membership, NatKey, NatValue, Port, ServiceIndex,
+};
+use portway_model::tables::{TableOp, TableWriter as _};
+use portway_tests::harness::eventually;
+use portway_tests::harness::mount::BpfMount;
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_000_000 * SECOND;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+const TIMEOUTS: FlowTimeouts = FlowTimeouts {
+    tcp: Duration::from_secs(1000),
+    tcp_syn: Duration::from_secs(60),
+    tcp_fin: Duration::from_secs(10),
+    any: Duration::from_secs(60),
+    service_tcp: Duration::from_secs(1000),
+    service_tcp_grace: Duration::from_secs(60),
+    service_any: Duration::from_secs(60),
+};
+
+/// The maps, and what collects.
+struct Node {
+    services: KernelTables,
+    tables: PodTables,
+    collector: Collector,
+    bpf: BpfMount,
+    _dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(sizes: &PodSizes) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let bpf = BpfMount::new(dir.path())?;
+        let (mut services, _) = KernelTables::open(bpf.path(), &Sizes::DEFAULT)?;
+        services.set_local_addresses(&BTreeMap::from([(NODE, LocalAddress::new(true))]))?;
+        let (tables, _) = PodTables::open(bpf.path(), sizes)?;
+        for last in [7, 8] {
+            let value =
+                EndpointValue { ifindex: 5, id: last.into(), flags: 0, mac: [2; 6], node_mac: [4; 6] };
+            tables.set_endpoint(pod(last), value)?;
+        }
+        let collector = Collector::new(tables.clone(), services.reader(), TIMEOUTS);
+        Ok(Self { services, tables, collector, bpf, _dir: dir })
+    }
+
+    fn small() -> Result<Self> {
+        Self::new(&PodSizes {
+            conntrack: 256,
+            conntrack_new: 256,
+            nat: 256,
+            nat_new: 256,
+            ..PodSizes::DEFAULT
+        })
+    }
+
+    /// As a program would.
+    fn insert<K: Pod, V: Pod>(&self, map: PodMapId, key: K, value: V) -> Result<()> {
+        let data = MapData::from_pin(pod_pin_path(self.bpf.path(), map))?;
+        let makes_room = matches!(map, PodMapId::ConntrackNew | PodMapId::NatNew);
+        let data = if makes_room { Map::LruHashMap(data) } else { Map::HashMap(data) };
+        let mut map: HashMap<_, K, V> = data.try_into()?;
+        Ok(map.insert(key, value, 0)?)
+    }
+
+    fn flow(&self, key: FlowKey, age: u64, change: impl Fn(&mut FlowValue)) -> Result<FlowKey> {
+        let mut value = FlowValue::new(&key, 0, NOW - age * SECOND);
+        change(&mut value);
+        self.insert(PodMapId::Conntrack, key, value)?;
+        Ok(key)
+    }
+
+    fn pass(&mut self, trust: Trust) -> Result<Passed> {
+        Ok(self.collector.pass(NOW, trust, &BTreeMap::new())?)
+    }
+
+    fn flows(&self) -> Result<Vec<FlowKey>> {
+        let mut keys = Vec::new();
+        for map in [FlowMap::Established, FlowMap::New] {
+            self.tables.reader().for_each_flow(map, |key, _| keys.push(*key))?;
+        }
+        Ok(keys)
+    }
+
+    fn halves(&self) -> Result<usize> {
+        let mut halves = 0;
+        for map in [NatMap::Established, NatMap::New] {
+            self.tables.reader().for_each_nat(map, |_, _| halves += 1)?;
+        }
+        Ok(halves)
+    }
+}
+
+const NODE: Addr = Addr::v4([192, 0, 2, 1]);
+const WORLD: (Addr, Port) = (Addr::v4([198, 51, 100, 1]), Port::new(443));
+const FRONTEND: (Addr, Port) = (Addr::v4([10, 96, 0, 10]), Port::new(53));
+
+fn pod(last: u8) -> Addr {
+    Addr::v4([10, 1, 0, last])
+}
+
+fn plain(port: u16, peer: (Addr, Port), protocol: u8) -> FlowKey {
+    FlowKey::new((pod(7), Port::new(port)), peer, protocol, FlowKey::PLAIN)
+}
+
+fn backend(last: u8) -> (Addr, Port) {
+    (Addr::v4([10, 2, 0, last]), Port::new(5353))
+}
+
+fn unchanged(_: &mut FlowValue) {}
+
+#[test]
+fn a_flow_goes_when_it_has_been_idle_for_as_long_as_its_state_allows() -> Result<()> {
+    let mut node = Node::small()?;
+    let closed = |value: &mut FlowValue| (value.seen_out, value.seen_in) = (FlowValue::FIN, FlowValue::FIN);
+    let half = |value: &mut FlowValue| value.seen_out = FlowValue::FIN;
+    let stay = [
+        node.flow(plain(1, WORLD, TCP), 900, unchanged)?,
+        node.flow(plain(2, WORLD, TCP), 900, half)?,
+        node.flow(plain(3, WORLD, TCP), 5, closed)?,
+        node.flow(plain(4, WORLD, UDP), 50, unchanged)?,
+    ];
+    node.flow(plain(5, WORLD, TCP), 1002, unchanged)?;
+    node.flow(plain(6, WORLD, TCP), 12, closed)?;
+    node.flow(plain(7, WORLD, UDP), 62, unchanged)?;
+    let opening = FlowValue::new(&plain(8, WORLD, TCP), 0, NOW - 62 * SECOND);
+    node.insert(PodMapId::ConntrackNew, plain(8, WORLD, TCP), opening)?;
+    let passed = node.pass(Trust::default())?;
+    let removed = |map| passed.removed.get(&(map, Ended::Idle)).copied();
+    ensure!(
+        removed(PodMapId::Conntrack) == Some(3) && removed(PodMapId::ConntrackNew) == Some(1),
+        "{passed:?}"
+    );
+    ensure!(passed.tables[&PodMapId::Conntrack].left == 4, "{passed:?}");
+    let left = node.flows()?;
+    ensure!(left.len() == 4 && stay.iter().all(|key| left.contains(key)), "{left:?}");
+    Ok(())
+}
+
+#[test]
+fn the_two_entries_of_a_flow_to_a_service_stay_and_go_together() -> Result<()> {
+    let mut node = Node::small()?;
+    let service = |port| FlowKey::new((pod(7), Port::new(port)), FRONTEND, UDP, FlowKey::SERVICE);
+    let to = |peer: (Addr, Port)| move |value: &mut FlowValue| (value.other, value.other_port) = peer;
+    // The client only listens: its entry under the frontend is old, answers keep coming.
+    node.flow(service(1), 500, to(backend(1)))?;
+    node.flow(plain(1, backend(1), UDP), 5, to(FRONTEND))?;
+    // Nothing either way.
+    node.flow(service(2), 70, to(backend(1)))?;
+    node.flow(plain(2, backend(1), UDP), 80, to(FRONTEND))?;
+    let passed = node.pass(Trust::default())?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Idle), 2)]), "{passed:?}");
+    let left = node.flows()?;
+    ensure!(left.contains(&service(1)) && left.contains(&plain(1, backend(1), UDP)), "{left:?}");
+    Ok(())
+}
+
+#[test]
+fn the_halves_of_a_masqueraded_flow_stay_and_go_together() -> Result<()> {
+    let mut node = Node::small()?;
+    let pair = |port: u16, ages: [u64; 2]| -> Result<()> {
+        let (inside, outside) = ((pod(7), Port::new(port)), (NODE, Port::new(port)));
+        let (out, back) =
+            (NatKey::new(inside, WORLD, TCP, NatKey::OUT), NatKey::new(outside, WORLD, TCP, NatKey::IN));
+        let at = |age| NOW - age * SECOND;
+        node.insert(PodMapId::Nat, out, NatValue::new(&out, outside, FlowValue::SEEN, at(ages[0])))?;
+        node.insert(PodMapId::Nat, back, NatValue::new(&back, inside, FlowValue::SEEN, at(ages[1])))
+    };
+    // A download: the pod says nothing.
+    pair(1, [2000, 5])?;
+    pair(2, [2000, 2000])?;
+    // The node's own, which keeps its port.
+    let own = (NODE, Port::new(3));
+    let key = NatKey::new(own, WORLD, TCP, NatKey::OUT);
+    node.insert(PodMapId::NatNew, key, NatValue::new(&key, own, FlowValue::SEEN, NOW))?;
+    let trust = Trust { endpoints: true, services: false };
+    let passed = node.pass(trust)?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Nat, Ended::Idle), 2)]), "{passed:?}");
+    ensure!(node.halves()? == 3);
+    // The pod goes: both halves with it, and the node's own stays.
+    node.tables.delete_endpoint(pod(7))?;
+    let passed = node.pass(trust)?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Nat, Ended::Endpoint), 2)]), "{passed:?}");
+    Ok(())
+}
+
+#[test]
+fn flows_of_pods_that_are_gone_go_once_all_pods_are_known() -> Result<()> {
+    let mut node = Node::small()?;
+    let key = node.flow(plain(1, WORLD, TCP), 0, unchanged)?;
+    let of_other = FlowKey::new((pod(8), Port::new(1)), WORLD, TCP, FlowKey::PLAIN);
+    node.flow(of_other, 0, unchanged)?;
+    node.tables.delete_endpoint(pod(7))?;
+    ensure!(
+        node.pass(Trust::default())?.removed.is_empty(),
+        "{key:?} may be of a pod that is not restored yet"
+    );
+    let passed = node.pass(Trust { endpoints: true, services: false })?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Endpoint), 1)]), "{passed:?}");
+    ensure!(node.flows()? == [of_other]);
+    Ok(())
+}
+
+#[test]
+fn the_next_pod_of_an_address_keeps_its_flows_when_those_of_the_last_one_go() -> Result<()> {
+    let mut node = Node::small()?;
+    node.flow(plain(1, WORLD, TCP), 10, unchanged)?;
+    let of_peer = FlowKey::new((pod(8), Port::new(9)), (pod(7), Port::new(80)), TCP, FlowKey::PLAIN);
+    node.flow(of_peer, 10, unchanged)?;
+    let next = node.flow(plain(2, WORLD, TCP), 1, unchanged)?;
+    let ended = BTreeMap::from([(pod(7), NOW - 5 * SECOND)]);
+    let passed = node.collector.pass(NOW, Trust { endpoints: true, services: false }, &ended)?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Endpoint), 2)]), "{passed:?}");
+    ensure!(node.flows()? == [next]);
+    Ok(())
+}
+
+#[test]
+fn udp_flows_leave_a_backend_that_serves_no_more_and_tcp_stays() -> Result<()> {
+    let mut node = Node::small()?;
+    let (service, index) = (ServiceIndex::new(3), BackendIndex::new(5));
+    let slot =
+        |incarnation, members| BackendSlot::new(incarnation, members, service, backend(1).0, backend(1).1);
+    let entry = |port, protocol, incarnation| {
+        let key = FlowKey::new((pod(7), Port::new(port)), FRONTEND, protocol, FlowKey::SERVICE);
+        node.flow(key, 0, |value| {
+            (value.other, value.other_port) = backend(1);
+            value.service = service;
+            value.backend = BackendRef::new(index, incarnation).word();
+        })
+    };
+    let (udp, tcp) = (entry(1, UDP, 7)?, entry(2, TCP, 7)?);
+    let everything = Trust { endpoints: true, services: true };
+    let write = |slot| TableOp::WriteBackend { index, slot };
+    node.services.write(&write(slot(7, Membership::Cluster.bit())))?;
+    ensure!(node.pass(everything)?.removed.is_empty());
+    // It leaves: no set has it.
+    node.services.write(&write(slot(7, 0)))?;
+    ensure!(node.pass(Trust { services: false, ..everything })?.removed.is_empty());
+    let passed = node.pass(everything)?;
+    ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Backend), 1)]), "{passed:?}");
+    ensure!(node.flows()? == [tcp], "{udp:?} is still there");
+    Ok(())
+}
+
+#[test]
+fn the_collector_of_an_agent_forgets_on_demand_and_counts() -> Result<()> {
+    let node = Node::small()?;
+    let now = boot_time()?;
+    let key = plain(1, WORLD, TCP);
+    node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, now))?;
+    let conntrack = Conntrack::start(node.tables.clone(), node.services.reader(), TIMEOUTS)?;
+    conntrack.endpoints_are_known();
+    let used = |wanted: u64| {
+        eventually(Duration::from_secs(5), "a pass", || {
+            let status = conntrack.status();
+            ensure!(status.used.get(&PodMapId::Conntrack) == Some(&wanted), "{status:?}");
+            Ok(())
+        })
+    };
+    used(1)?;
+    conntrack.forget(vec![pod(7)]);
+    used(0)?;
+    let status = conntrack.status();
+    ensure!(status.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Endpoint), 1)]), "{status:?}");
+    ensure!(status.failures == 0 && status.max[&PodMapId::Conntrack] == 256, "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn a_pass_over_a_hundred_thousand_flows_takes_less_than_a_second() -> Result<()> {
+    const FLOWS: u32 = 100_000;
+    let mut node = Node::new(&PodSizes::DEFAULT)?;
+    let data = MapData::from_pin(pod_pin_path(node.bpf.path(), PodMapId::Conntrack))?;
+    let mut map: HashMap<_, FlowKey, FlowValue> = Map::HashMap(data).try_into()?;
+    for n in 0..FLOWS {
+        let [a, b, c, d] = n.to_be_bytes();
+        let peer = (Addr::v4([20 + a, b, c, d]), Port::new(80));
+        let key = plain(1, peer, TCP);
+        // One in ten is over.
+        let age = if n % 10 == 0 { 2000 } else { 0 };
+        map.insert(key, FlowValue::new(&key, 0, NOW - age * SECOND), 0).context("insert a flow")?;
+    }
+    let began = Instant::now();
+    let passed = node.pass(Trust { endpoints: true, services: true })?;
+    let took = began.elapsed();
+    println!("{FLOWS} flows, {:?} removed, in {took:?}", passed.removed);
+    ensure!(passed.tables[&PodMapId::Conntrack].left == u64::from(FLOWS) * 9 / 10, "{passed:?}");
+    ensure!(took < Duration::from_secs(1), "{took:?}");
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Two CPUs: an agent writes the maps of the pod network without pause, a reader looks up as programs do. What it finds is
+//! the old value or the new one, and what nobody touches is always there.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{HashMap, Map, MapData};
+use portway_agent::maps::{KernelTables, PodMapId, PodTables, pod_pin_path};
+use portway_datapath::layout::{PodSizes, Sizes};
+use portway_datapath::{Addr, EndpointValue, IpcacheValue};
+use portway_tests::harness::mount::BpfMount;
+
+const LONG: Duration = Duration::from_secs(5);
+/// Pods that stay; as many come and go.
+const PODS: u8 = 64;
+
+fn pod(n: u8) -> Addr {
+    Addr::v4([10, 1, 0, n])
+}
+
+fn endpoint(n: u8) -> EndpointValue {
+    EndpointValue { ifindex: n.into(), id: n.into(), flags: 0, mac: [n; 6], node_mac: [n; 6] }
+}
+
+/// Runs `write` again and again while `look` does, which returns what is wrong. How often each ran.
+fn hammer(
+    mut write: impl FnMut(u64) -> Result<()>,
+    mut look: impl FnMut() -> Result<Option<String>> + Send,
+) -> Result<[u64; 2]> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looker = scope.spawn(|| -> Result<u64> {
+            let mut looks = 0;
+            while !over.load(Ordering::Relaxed) {
+                if let Some(wrong) = look()? {
+                    return Err(anyhow!("look {looks}: {wrong}"));
+                }
+                looks += 1;
+            }
+            Ok(looks)
+        });
+        let (began, mut writes) = (Instant::now(), 0);
+        let written = loop {
+            if began.elapsed() > LONG || looker.is_finished() {
+                break Ok(writes);
+            }
+            if let Err(error) = write(writes) {
+                break Err(error);
+            }
+            writes += 1;
+        };
+        over.store(true, Ordering::Relaxed);
+        let looks = looker.join().map_err(|_| anyhow!("the reader panicked"))??;
+        Ok([written?, looks])
+    })
+}
+
+#[test]
+fn pods_that_stay_are_found_while_others_come_and_go() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bpf = BpfMount::new(dir.path())?;
+    let (tables, _) = PodTables::open(bpf.path(), &PodSizes::DEFAULT)?;
+    let stay: BTreeMap<_, _> = (0..PODS).map(|n| (pod(n), endpoint(n))).collect();
+    let mut all = stay.clone();
+    all.extend((PODS..2 * PODS).map(|n| (pod(n), endpoint(n))));
+    tables.set_endpoints(&all)?;
+    let data = MapData::from_pin(pod_pin_path(bpf.path(), PodMapId::Endpoints))?;
+    let map: HashMap<_, Addr, EndpointValue> = Map::HashMap(data).try_into()?;
+    let write = |n: u64| {
+        tables.set_endpoints(if n.is_multiple_of(2) { &stay } else { &all })?;
+        Ok(())
+    };
+    let look = || {
+        for (addr, wanted) in &stay {
+            match map.get(addr, 0) {
+                Ok(found) if found == *wanted => {}
+                other => return Ok(Some(format!("{addr}: {other:?}"))),
+            }
+        }
+        Ok(None)
+    };
+    let [writes, looks] = hammer(write, look)?;
+    ensure!(writes > 100 && looks > 100, "{writes} writes, {looks} looks");
+    Ok(())
+}
+
+#[test]
+fn a_prefix_has_its_old_value_or_its_new_one_at_every_moment() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bpf = BpfMount::new(dir.path())?;
+    KernelTables::open(bpf.path(), &Sizes::DEFAULT)?;
+    let (tables, _) = PodTables::open(bpf.path(), &PodSizes::DEFAULT)?;
+    let value = |n: u8| IpcacheValue::new(Some(Addr::v6([n; 16])), u32::from_ne_bytes([n; 4]));
+    // The nodes' prefixes, of which each changes its node; between them narrower ones come and go.
+    let entries = |which: u8| -> BTreeMap<(Addr, u8), IpcacheValue> {
+        let wide = (0..PODS).map(|n| ((Addr::v4([10, n, 0, 0]), 112), value(which)));
+        let narrow = (0..PODS).filter(|_| which == 2).map(|n| ((Addr::v4([10, n, 1, 0]), 120), value(3)));
+        wide.chain(narrow).collect()
+    };
+    let versions = [entries(1), entries(2)];
+    tables.set_ipcache(&versions[0])?;
+    let data = MapData::from_pin(pod_pin_path(bpf.path(), PodMapId::Ipcache))?;
+    let trie: LpmTrie<_, Addr, IpcacheValue> = Map::LpmTrie(data).try_into()?;
+    let write = |n: u64| {
+        tables.set_ipcache(&versions[usize::from(n.is_multiple_of(2))])?;
+        Ok(())
+    };
+    let look = || {
+        for n in 0..PODS {
+            let addr = Addr::v4([10, n, 0, 7]);
+            match trie.get(&Key::new(128, addr), 0) {
+                Ok(found) if found == value(1) || found == value(2) => {}
+                other => return Ok(Some(format!("{addr}: {other:?}"))),
+            }
+        }
+        Ok(None)
+    };
+    let [writes, looks] = hammer(write, look)?;
+    ensure!(writes > 100 && looks > 100, "{writes} writes, {looks} looks");
+    Ok(())
+}
