@@ -54,7 +54,7 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
         answer_from_device(ctx, packet)?;
     }
     match PodTables.endpoint(&packet.tuple.destination) {
-        Some(pod) => deliver(ctx, packet, &pod),
+        Some(pod) => deliver(ctx, packet, pod),
         // Nothing of a pod's, or of one that is gone: the stack knows, or answers.
         None => Ok(TC_ACT_OK),
     }
