@@ -9,7 +9,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use pool::Pool;
+use pool::{Pool, is_rested};
 use portway_datapath::{Addr, Family};
 use portway_model::node::Prefix;
 
@@ -45,6 +45,8 @@ pub struct Ipam {
     pools: BTreeMap<Prefix, Pool>,
     /// In use and of no prefix: restored before the prefixes were known, or of another plugin.
     outside: BTreeSet<Addr>,
+    /// Freed then, and of no prefix yet: a start removes endpoints before it knows the prefixes.
+    freed_outside: BTreeMap<Addr, Instant>,
 }
 
 impl Ipam {
@@ -66,6 +68,9 @@ impl Ipam {
             for addr in inside {
                 self.outside.remove(&addr);
                 pool.take(addr);
+            }
+            for (addr, since) in self.freed_outside.extract_if(.., |addr, _| prefix.contains(*addr)) {
+                pool.rest(addr, since);
             }
         }
         let current = &self.current;
@@ -121,7 +126,10 @@ impl Ipam {
 
     /// Gives an address back. That nobody has it is no error.
     pub fn release(&mut self, addr: Addr, now: Instant) {
-        self.outside.remove(&addr);
+        if self.outside.remove(&addr) {
+            self.freed_outside.retain(|_, since| !is_rested(*since, now));
+            self.freed_outside.insert(addr, now);
+        }
         let current = &self.current;
         self.pools.retain(|prefix, pool| {
             if prefix.contains(addr) {

@@ -1,21 +1,20 @@
 //! What a container runtime asks for, by the plugin.
 
+mod allocation;
 mod answer;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use portway_cni::failure::{Failure, code};
 use portway_cni::protocol::{Attachment, AttachmentId, PodName};
 use portway_cni::result::{Attached, Ip};
-use portway_datapath::{Family, NetnsOptions};
+use portway_datapath::NetnsOptions;
 use portway_model::node::ClusterView;
 
 use super::record::{link_name, now};
 use super::{Endpoint, EndpointError, Endpoints, Link, Mac, SOCKET_LB_ANNOTATION, State};
-use crate::ipam::IpamError;
 use answer::{answer, failure, gone, kernel_failure, not_chained};
 
 /// How long a new pod that the runtime knows may take to come by our watch. Past that it starts with the defaults, and what
@@ -184,53 +183,6 @@ impl Endpoints {
         Ok(endpoint)
     }
 
-    /// An address of each family that the node has prefixes of.
-    fn allocate(&self, known: &mut super::Known) -> Result<Vec<IpAddr>, Failure> {
-        let settings = &self.shared.settings;
-        let now = Instant::now();
-        let mut addresses = Vec::new();
-        for (family, is_on) in [(Family::V4, settings.ipv4), (Family::V6, settings.ipv6)] {
-            if !is_on || !known.ipam.serves(family) {
-                continue;
-            }
-            match known.ipam.allocate(family, now) {
-                Ok(addr) => addresses.push(IpAddr::from(addr)),
-                Err(error) => {
-                    for addr in addresses {
-                        known.ipam.release(addr.into(), now);
-                    }
-                    return Err(self.no_address(&error));
-                }
-            }
-        }
-        if addresses.is_empty() { Err(self.no_address(&IpamError::NoPrefix)) } else { Ok(addresses) }
-    }
-
-    fn no_address(&self, error: &IpamError) -> Failure {
-        match error {
-            IpamError::NoPrefix => Failure::new(
-                code::TRY_AGAIN,
-                self.no_prefix(),
-                "the runtime tries again; `portway ipam` shows the prefixes",
-            ),
-            IpamError::Exhausted { .. } => Failure::new(
-                code::NO_ADDRESS,
-                format!("node {}: {error}", self.shared.settings.node_name),
-                "delete pods of this node, lower the kubelet's maxPods, or give the node a further pod CIDR; `portway ipam` \
-                 shows who has what",
-            ),
-        }
-    }
-
-    fn no_prefix(&self) -> String {
-        let settings = &self.shared.settings;
-        let node = &settings.node_name;
-        let source = settings.prefix_source;
-        format!(
-            "node {node} has no prefix for pods yet: {source} {node} has none of a family that is enabled"
-        )
-    }
-
     /// Everything after an endpoint is known, up to the answer.
     fn make(
         &self,
@@ -392,15 +344,4 @@ pub(super) fn socket_lb(view: &ClusterView, pod: &PodName) -> Option<bool> {
     };
     let known = view.pods.get(pod.uid.as_str()).or_else(by_name)?;
     Some(known.annotations.get(SOCKET_LB_ANNOTATION).is_none_or(|value| &**value != "false"))
-}
-
-impl super::Known {
-    /// The next number that nobody has.
-    fn free_id(&mut self) -> Option<u16> {
-        let first = portway_datapath::EndpointId::FIRST.get();
-        let id = (self.last_id.saturating_add(1)..=u16::MAX).chain(first..=self.last_id);
-        let id = id.filter(|id| *id >= first).find(|id| !self.by_id.contains_key(id))?;
-        self.last_id = id;
-        Some(id)
-    }
 }

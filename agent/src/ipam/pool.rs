@@ -90,6 +90,13 @@ impl Pool {
         }
     }
 
+    /// One that nobody has was freed `since`.
+    pub(super) fn rest(&mut self, addr: Addr, since: Instant) {
+        if let Some(offset) = self.offset(addr) {
+            self.taken.entry(offset).or_insert(Taken::Resting(since));
+        }
+    }
+
     fn take_offset(&mut self, offset: u128) -> bool {
         if self.taken.insert(offset, Taken::Used) == Some(Taken::Used) {
             return false;
@@ -135,6 +142,6 @@ impl Pool {
     }
 }
 
-fn is_rested(since: Instant, now: Instant) -> bool {
+pub(super) fn is_rested(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= REST
 }

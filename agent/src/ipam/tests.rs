@@ -96,6 +96,18 @@ fn addresses_that_were_restored_before_the_prefixes_came_are_not_given_again() {
 }
 
 #[test]
+fn an_address_that_was_freed_before_the_prefixes_came_rests_too() {
+    let now = Instant::now();
+    let mut ipam = Ipam::default();
+    for restored in ["10.0.0.2", "10.0.0.3"] {
+        ipam.restore(addr(restored));
+    }
+    ipam.release(addr("10.0.0.3"), now);
+    ipam.set_prefixes(&[prefix("10.0.0.0/29")]);
+    assert_eq!(ipam.allocate(Family::V4, now).unwrap(), addr("10.0.0.4"));
+}
+
+#[test]
 fn a_prefix_that_leaves_the_node_gives_nothing_and_goes_with_its_last_pod() {
     let now = Instant::now();
     let mut ipam = ipam(&["10.0.0.0/24"]);

@@ -49,6 +49,13 @@ impl Conf {
         self
     }
 
+    /// As an older or newer runtime speaks.
+    #[must_use]
+    pub fn speaking(mut self, version: &str) -> Self {
+        self.stdin["cniVersion"] = version.into();
+        self
+    }
+
     /// For GC: what is in use.
     #[must_use]
     pub fn valid<'a>(mut self, pods: impl IntoIterator<Item = &'a PodSpec>) -> Self {
@@ -121,7 +128,18 @@ impl Runtime {
     }
 
     pub fn call(&self, command: &str, spec: &PodSpec, sandbox: Option<&Namespace>) -> Result<Answer> {
-        call(&self.node, &self.conf()?, command, spec, sandbox)
+        self.call_with(&self.conf()?, command, spec, sandbox)
+    }
+
+    /// With another configuration than the agent wrote.
+    pub fn call_with(
+        &self,
+        conf: &Conf,
+        command: &str,
+        spec: &PodSpec,
+        sandbox: Option<&Namespace>,
+    ) -> Result<Answer> {
+        call(&self.node, conf, command, spec, sandbox)
     }
 }
 
