@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -24,9 +24,7 @@ use tokio::sync::watch;
 
 use crate::config::{Chaining, Config, PodNetwork};
 use crate::endpoints::{Endpoints, NodeKernel, Settings};
-use crate::maps::PodTables;
 use crate::node::netns_cookie;
-use crate::programs::InterfacePrograms;
 
 /// How long the plugin may take to say what it wants, and to take the answer.
 const CONVERSATION: Duration = Duration::from_secs(5);
@@ -55,14 +53,12 @@ impl Pods {
     pub(crate) async fn start(
         config: &Config,
         network: &PodNetwork,
-        tables: PodTables,
-        programs: Arc<Mutex<InterfacePrograms>>,
+        kernel: NodeKernel,
     ) -> anyhow::Result<Self> {
         let socket = socket(config);
         let listener = admin::listen_on_socket(&socket).await?;
         let settings = Settings::new(config, network, netns_cookie()?);
-        let kernel = Box::new(NodeKernel::new(tables, programs));
-        let endpoints = Endpoints::open(&config.state_dir, settings, kernel)?;
+        let endpoints = Endpoints::open(&config.state_dir, settings, Box::new(kernel))?;
         let (restoring, notes) = (endpoints.clone(), portway_cni::deletions::directory(&socket));
         let restored = tokio::task::spawn_blocking(move || restoring.restore(&notes)).await?;
         let restored = restored.context("restoring the endpoints of an earlier agent")?;

@@ -27,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 use crate::cni::Pods;
 use crate::config::{Config, PodNetwork};
 use crate::conntrack::Conntrack;
-use crate::endpoints::Endpoints;
+use crate::endpoints::{Endpoints, NodeKernel};
 use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
 use machine::{Machine, MachineError, Netlink};
@@ -125,11 +125,12 @@ async fn follow(
         "the pod network is on"
     );
     let programs = Arc::new(Mutex::new(programs));
-    let pods = Pods::start(config, network, tables.clone(), Arc::clone(&programs)).await?;
-    endpoints.get_or_init(|| pods.endpoints().clone());
     let services = MapReader::open(&config.bpf_root).context("reading the maps of services")?;
     let conntrack = Conntrack::start(tables.clone(), services, network.timeouts)
         .context("cannot start to collect flows that are over")?;
+    let kernel = NodeKernel::new(tables.clone(), Arc::clone(&programs), conntrack.clone());
+    let pods = Pods::start(config, network, kernel).await?;
+    endpoints.get_or_init(|| pods.endpoints().clone());
     flows.get_or_init(|| Flows { reader: tables.reader(), conntrack: conntrack.clone() });
     let (ready, pods_may_be_served) = watch::channel(false);
     let nodes = NodeSide {

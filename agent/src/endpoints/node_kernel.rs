@@ -6,6 +6,7 @@ use portway_datapath::{Addr, EndpointValue, NetnsOptions};
 
 use super::kernel::{Found, Kernel, KernelError};
 use super::{Endpoint, Link, link, record};
+use crate::conntrack::Conntrack;
 use crate::maps::PodTables;
 use crate::programs::{InterfacePrograms, Side};
 
@@ -14,11 +15,12 @@ use crate::programs::{InterfacePrograms, Side};
 pub struct NodeKernel {
     tables: PodTables,
     programs: Arc<Mutex<InterfacePrograms>>,
+    conntrack: Conntrack,
 }
 
 impl NodeKernel {
-    pub fn new(tables: PodTables, programs: Arc<Mutex<InterfacePrograms>>) -> Self {
-        Self { tables, programs }
+    pub fn new(tables: PodTables, programs: Arc<Mutex<InterfacePrograms>>, conntrack: Conntrack) -> Self {
+        Self { tables, programs, conntrack }
     }
 
     fn programs<T>(&self, work: impl FnOnce(&InterfacePrograms) -> T) -> T {
@@ -65,7 +67,10 @@ impl Kernel for NodeKernel {
     }
 
     fn delete_endpoint(&self, addr: Addr) -> Result<(), KernelError> {
-        self.tables.delete_endpoint(addr)?;
+        if self.tables.delete_endpoint(addr)? {
+            // The address may have another pod soon.
+            self.conntrack.forget(vec![addr]);
+        }
         Ok(())
     }
 
