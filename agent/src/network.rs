@@ -14,6 +14,8 @@ mod nodes;
 mod removal;
 mod routes;
 mod sysctls;
+#[cfg(test)]
+mod tests;
 mod tunnel;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -128,7 +130,7 @@ async fn follow(
     let services = MapReader::open(&config.bpf_root).context("reading the maps of services")?;
     let conntrack = Conntrack::start(tables.clone(), services, network.timeouts)
         .context("cannot start to collect flows that are over")?;
-    let kernel = NodeKernel::new(tables.clone(), Arc::clone(&programs), conntrack.clone());
+    let kernel = NodeKernel::new(&config.bpf_root, tables.clone(), Arc::clone(&programs), conntrack.clone());
     let pods = Pods::start(config, network, kernel).await?;
     endpoints.get_or_init(|| pods.endpoints().clone());
     flows.get_or_init(|| Flows { reader: tables.reader(), conntrack: conntrack.clone() });

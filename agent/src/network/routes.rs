@@ -131,8 +131,9 @@ impl Netlink {
                 Err(error) => changes.failed.push(error.to_string()),
             }
         }
+        // What was replaced just now is gone; were it not, the next reading would show both.
         let is_left =
-            |old: &&Route| wanted.iter().all(|new| new.prefix != old.prefix || stays_beside(old, new));
+            |old: &&Route| wanted.iter().all(|new| new.prefix != old.prefix || present.contains(new));
         for route in present.difference(wanted).filter(|_| sweeps).filter(is_left) {
             match self.remove_route(route).await {
                 Ok(was_there) => changes.removed += usize::from(was_there),
@@ -154,21 +155,6 @@ impl Netlink {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Whether the kernel, told to replace `old` by `new`, keeps both. IPv6 does where one has a gateway and the other has not
-/// (`fib6_add_rt2node`), and tells the two apart by interface and gateway alone.
-fn stays_beside(old: &Route, new: &Route) -> bool {
-    let (
-        Way::Device { ifindex, gateway, .. },
-        Way::Device { ifindex: new_ifindex, gateway: new_gateway, .. },
-    ) = (old.way, new.way)
-    else {
-        return false;
-    };
-    old.prefix.family() == Family::V6
-        && gateway.is_some() != new_gateway.is_some()
-        && (ifindex, gateway) != (new_ifindex, new_gateway)
 }
 
 /// No such route, or its device is gone.

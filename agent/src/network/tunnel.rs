@@ -2,6 +2,8 @@
 //!
 //! Every node's has the same MAC and answers no ARP, so that nobody needs to know neighbours behind it.
 
+use std::path::Path;
+
 use portway_datapath::NodeNetwork;
 use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVxlan};
@@ -61,11 +63,6 @@ impl Netlink {
                 .await
                 .map_err(failed("remove the earlier form of"))?;
         }
-        // An address of its own would only be noise: MLD, router solicitations.
-        let without_address =
-            LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
-                In6AddrGenMode::None,
-            )])]);
         let message = LinkMessageBuilder::<LinkVxlan>::new(NAME)
             .collect_metadata(true)
             .learning(false)
@@ -73,10 +70,21 @@ impl Netlink {
             .mtu(mtu)
             .address(NodeNetwork::TUNNEL_MAC.to_vec())
             .arp(false)
-            .append_extra_attribute(without_address)
-            .up()
             .build();
         self.handle.link().add(message).execute().await.map_err(failed("make"))?;
+        // An address of its own would only be noise: MLD, router solicitations.
+        let without_address =
+            LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
+                In6AddrGenMode::None,
+            )])]);
+        // Before the device is up, for then it has one.
+        let quiet = LinkUnspec::new_with_name(NAME).append_extra_attribute(without_address).build();
+        let up = LinkUnspec::new_with_name(NAME).up().build();
+        // A kernel without IPv6 does not know the first.
+        let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+        for message in has_ipv6.then_some(quiet).into_iter().chain([up]) {
+            self.handle.link().set(message).execute().await.map_err(failed("put up"))?;
+        }
         Ok(if found.is_some() { TunnelChange::MadeAnew } else { TunnelChange::Made })
     }
 
