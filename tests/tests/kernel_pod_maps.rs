@@ -72,7 +72,7 @@ impl Node {
     fn attach(&self, programs: &InterfacePrograms, interface: &str) -> Result<[InterfaceChange; 2]> {
         self.namespace.run(|| {
             let ifindex = nix::net::if_::if_nametoindex(interface)?;
-            Ok(programs.attach(ifindex, interface, Side::Pod)?)
+            Ok(programs.attach(ifindex, interface, Side::Device)?)
         })
     }
 
@@ -104,9 +104,9 @@ fn id(programs: &InterfacePrograms, name: &str) -> u32 {
     programs.loaded().iter().find(|program| program.name == name).map_or(0, |program| program.id)
 }
 
-/// What runs at a pod's link: `pw_from_pod` at ingress, `pw_to_pod` at egress, nothing else.
+/// What runs at a device: `pw_from_device` at ingress, `pw_to_device` at egress, nothing else.
 fn ours(programs: &InterfacePrograms) -> [Vec<u32>; 2] {
-    [vec![id(programs, "pw_from_pod")], vec![id(programs, "pw_to_pod")]]
+    [vec![id(programs, "pw_from_device")], vec![id(programs, "pw_to_device")]]
 }
 
 fn pod(last: u8) -> Addr {
@@ -126,20 +126,20 @@ fn programs_are_attached_once_and_replaced_by_the_next_agents() -> Result<()> {
     ensure!(node.attach(&first, "pwpod")? == [InterfaceChange::Unchanged; 2]);
     ensure!(node.running("pwpod")? == ours(&first));
     // Killed: nobody has a descriptor of theirs.
-    let [from, to] = [id(&first, "pw_from_pod"), id(&first, "pw_to_pod")];
+    let [from, to] = [id(&first, "pw_from_device"), id(&first, "pw_to_device")];
     drop(first);
     ensure!(node.running("pwpod")? == [vec![from], vec![to]], "they run on");
     let second = node.programs()?;
     let changes = node.attach(&second, "pwpod")?;
     let replaced = |old_program| InterfaceChange::Replaced { old_program };
-    ensure!(changes == [replaced(to), replaced(from)], "{changes:?}");
+    ensure!(changes == [replaced(from), replaced(to)], "{changes:?}");
     ensure!(node.running("pwpod")? == ours(&second));
     let attached = second.attached()?;
     let [AttachedInterface { interface, hook: InterfaceHook::Ingress, program, .. }, _] = &attached[..]
     else {
         anyhow::bail!("{attached:?}");
     };
-    ensure!(interface == "pwpod" && *program == id(&second, "pw_from_pod"), "{attached:?}");
+    ensure!(interface == "pwpod" && *program == id(&second, "pw_from_device"), "{attached:?}");
     ensure!(second.detach("pwpod")? && !second.detach("pwpod")?);
     ensure!(node.running("pwpod")? == NONE && second.attached()?.is_empty());
     Ok(())
@@ -167,7 +167,7 @@ fn no_look_finds_none_or_two_programs_while_agents_replace_each_other() -> Resul
         let replaced = node.namespace.run(|| {
             let ifindex = nix::net::if_::if_nametoindex("pwpod")?;
             for agent in agents.iter().cycle().skip(1).take(2_000) {
-                let changes = agent.attach(ifindex, "pwpod", Side::Pod)?;
+                let changes = agent.attach(ifindex, "pwpod", Side::Device)?;
                 ensure!(
                     changes.iter().all(|change| matches!(change, InterfaceChange::Replaced { .. })),
                     "{changes:?}"
@@ -192,7 +192,7 @@ fn what_somebody_else_took_away_is_seen_and_put_back() -> Result<()> {
     let is_attached = || {
         node.namespace.run(|| {
             let ifindex = nix::net::if_::if_nametoindex("pwpod")?;
-            Ok(programs.is_attached(ifindex, "pwpod", Side::Pod)?)
+            Ok(programs.is_attached(ifindex, "pwpod", Side::Device)?)
         })
     };
     ensure!(is_attached()?);
@@ -200,7 +200,7 @@ fn what_somebody_else_took_away_is_seen_and_put_back() -> Result<()> {
     ensure!(!is_attached()?);
     // The kernel frees a link when it comes to it, and takes no second one of the same program until then.
     let changes = eventually(HEALED, "a program in its place", || node.attach(&programs, "pwpod"))?;
-    ensure!(changes == [InterfaceChange::Unchanged, InterfaceChange::Attached], "{changes:?}");
+    ensure!(changes == [InterfaceChange::Attached, InterfaceChange::Unchanged], "{changes:?}");
     ensure!(is_attached()? && node.running("pwpod")? == ours(&programs));
     // Something that is no link in place of one.
     std::fs::remove_file(node.pin("pwpod", InterfaceHook::Egress))?;
@@ -235,6 +235,28 @@ fn the_pins_of_interfaces_that_are_gone_go_and_a_new_one_of_the_name_gets_progra
     Ok(())
 }
 
+/// A program of tcx costs each new pod a grace period and each other one the wait for it.
+#[test]
+fn a_pods_link_has_filters_also_where_the_kernel_has_tcx() -> Result<()> {
+    let node = Node::new()?;
+    let (first, second) = (node.programs()?, node.programs()?);
+    ensure!(first.has_tcx(), "this kernel has tcx");
+    node.namespace.run(|| {
+        let ifindex = nix::net::if_::if_nametoindex("pwpod")?;
+        let attach = |agent: &InterfacePrograms| agent.attach(ifindex, "pwpod", Side::Pod);
+        ensure!(attach(&first)? == [InterfaceChange::Attached; 2]);
+        ensure!(first.is_attached(ifindex, "pwpod", Side::Pod)?);
+        ensure!(running("pwpod")? == NONE);
+        ensure!(!second.is_attached(ifindex, "pwpod", Side::Pod)?);
+        let replaced = |name| InterfaceChange::Replaced { old_program: id(&first, name) };
+        let changes = attach(&second)?;
+        ensure!(changes == [replaced("pw_to_pod"), replaced("pw_from_pod")], "{changes:?}");
+        ensure!(second.is_attached(ifindex, "pwpod", Side::Pod)? && second.attached()?.len() == 2);
+        ensure!(second.detach("pwpod")? && !second.detach("pwpod")? && second.attached()?.is_empty());
+        Ok(())
+    })
+}
+
 #[test]
 fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
     let node = Node::new()?;
@@ -249,8 +271,8 @@ fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
     ensure!(node.attach(&first, "pwpod")? == [InterfaceChange::Unchanged; 2]);
     let changes = node.attach(&second, "pwpod")?;
     let replaced = |name| InterfaceChange::Replaced { old_program: id(&first, name) };
-    ensure!(changes == [replaced("pw_to_pod"), replaced("pw_from_pod")], "{changes:?}");
-    for (direction, name) in [("ingress", "pw_from_pod"), ("egress", "pw_to_pod")] {
+    ensure!(changes == [replaced("pw_from_device"), replaced("pw_to_device")], "{changes:?}");
+    for (direction, name) in [("ingress", "pw_from_device"), ("egress", "pw_to_device")] {
         let shown = filters(direction)?;
         ensure!(shown.matches("handle 0x5057").count() == 1, "{shown}");
         ensure!(shown.contains(name) && shown.contains(&format!("id {}", id(&second, name))), "{shown}");

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! links    tcx: links, pinned by interface and hook, so that they outlive the agent
-//! filters  before Linux 6.6: filters of clsact with a fixed priority and handle, which outlive the agent by themselves
+//! filters  of pods' links, and before Linux 6.6 of devices: filters of clsact with a fixed priority and handle, which outlive
+//!          the agent by themselves
 //! pins     an interface and a hook as the name of a pin
 //! ```
 //!
@@ -129,9 +130,16 @@ impl InterfacePrograms {
         Ok(Self { programs, dir: interface_dir(bpf_root), has_tcx })
     }
 
-    /// Whether programs are attached by tcx; else by filters.
+    /// Whether programs of devices are attached by tcx; else by filters.
     pub const fn has_tcx(&self) -> bool {
         self.has_tcx
+    }
+
+    /// Whether programs of a side are attached by tcx. Those of pods are not: with the first program of a hook tcx waits for
+    /// a grace period while it holds the lock of all interfaces (`tcx_entry_sync`), 8 to 16 ms for each of the two, and so for
+    /// each pod after the other. A filter makes the kernel hurry (`mini_qdisc_pair_swap`).
+    fn is_linked(&self, side: Side) -> bool {
+        self.has_tcx && side != Side::Pod
     }
 
     /// What was loaded.
@@ -153,7 +161,7 @@ impl InterfacePrograms {
     ) -> Result<[InterfaceChange; 2], ProgramError> {
         let mut changes = [InterfaceChange::Unchanged; 2];
         for ((hook, program), change) in side.programs().into_iter().zip(&mut changes) {
-            *change = if self.has_tcx {
+            *change = if self.is_linked(side) {
                 let (fd, id) = self.programs.get(program)?;
                 links::attach(&self.dir, (ifindex, interface), hook, (program.name(), fd, id))?
             } else {
@@ -170,7 +178,8 @@ impl InterfacePrograms {
     /// The kernel refuses.
     pub fn detach(&self, interface: &str) -> Result<bool, ProgramError> {
         let linked = links::detach(&self.dir, interface)?;
-        Ok(if self.has_tcx { linked } else { filters::detach(interface)? || linked })
+        // A pod's link may have either, a device one of them.
+        Ok(filters::detach(interface)? || linked)
     }
 
     /// What runs where, as the pins (or filters) of this and of earlier agents say; sorted.
@@ -178,7 +187,12 @@ impl InterfacePrograms {
     /// # Errors
     /// The kernel refuses.
     pub fn attached(&self) -> Result<Vec<AttachedInterface>, ProgramError> {
-        if self.has_tcx { links::attached(&self.dir) } else { filters::attached() }
+        let mut found = filters::attached()?;
+        if self.has_tcx {
+            found.extend(links::attached(&self.dir)?);
+        }
+        found.sort();
+        Ok(found)
     }
 
     /// Whether the programs of `side` run at an interface, and nothing else of ours. Costs four system calls.
@@ -186,7 +200,7 @@ impl InterfacePrograms {
     /// # Errors
     /// The kernel would not say.
     pub fn is_attached(&self, ifindex: u32, interface: &str, side: Side) -> Result<bool, ProgramError> {
-        let found: Vec<_> = if self.has_tcx {
+        let found: Vec<_> = if self.is_linked(side) {
             links::attached_to(&self.dir, interface)?
         } else {
             filters::attached_to(ifindex, interface)?

@@ -1,4 +1,4 @@
-//! Before Linux 6.6: filters of `clsact`, with a fixed priority and handle, so that attaching again replaces.
+//! Of pods' links, and before Linux 6.6 of every interface: filters of `clsact`, with a fixed priority and handle, so that attaching again replaces.
 
 use std::os::fd::BorrowedFd;
 
