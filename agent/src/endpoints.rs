@@ -8,6 +8,7 @@
 //! removal      the end of all of them, by `portway cleanup`
 //! health       the endpoint that other nodes probe
 //! follow       what the cluster says of node and pods, links that vanish
+//! intact       what somebody else changed of programs and tables, put right
 //! kernel       what is needed of the kernel, so that tests can refuse each part of it
 //! node_kernel  that, on this node's kernel; link: its netlink side
 //! ```
@@ -18,6 +19,7 @@
 mod attach;
 mod follow;
 mod health;
+mod intact;
 mod kernel;
 mod link;
 mod node_kernel;

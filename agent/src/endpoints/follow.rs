@@ -14,8 +14,9 @@ use rtnetlink::{MulticastGroup, new_multicast_connection};
 use super::attach::socket_lb;
 use super::{Claim, Endpoint, EndpointError, Endpoints, State};
 
-/// How often links are looked at though none was told to be gone.
-const LOOK: Duration = Duration::from_secs(30);
+/// How often links are looked at though none was told to be gone, and whether programs and tables are as they were made: half
+/// of what a repair may take.
+const LOOK: Duration = Duration::from_secs(5);
 
 impl Endpoints {
     /// The cluster is so from now on. A node that nobody tells of keeps its prefixes.
@@ -118,6 +119,9 @@ impl Endpoints {
             let endpoints = self.clone();
             let looked = tokio::task::spawn_blocking(move || {
                 endpoints.retry();
+                if let Err(error) = endpoints.put_right() {
+                    tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
+                }
                 endpoints.remove_gone()
             });
             match looked.await {
@@ -131,7 +135,7 @@ impl Endpoints {
     }
 
     /// As [`Self::claim`], without waiting.
-    fn try_claim(&self, id: &AttachmentId) -> Option<Claim<'_>> {
+    pub(super) fn try_claim(&self, id: &AttachmentId) -> Option<Claim<'_>> {
         let is_free = self.known().busy.insert(id.clone());
         is_free.then(|| Claim { endpoints: self, id: id.clone() })
     }

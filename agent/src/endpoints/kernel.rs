@@ -75,6 +75,12 @@ pub trait Kernel: Send + Sync {
 
     fn detach(&self, interface: &str) -> Result<(), KernelError>;
 
+    /// What is not as [`Self::attach`], [`Self::set_endpoint`] and [`Self::set_netns`] leave it, in words. Changes nothing.
+    fn damage(&self, endpoint: &Endpoint) -> Result<Vec<String>, KernelError>;
+
+    /// Pins the maps again that lost their pins. What was wrong, in words.
+    fn pin_again(&self) -> Result<Vec<String>, KernelError>;
+
     /// Ends the programs at pod links that are not in `wanted`.
     fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError>;
 }

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portway_datapath::{Addr, EndpointValue, NetnsOptions};
@@ -16,11 +17,17 @@ pub struct NodeKernel {
     tables: PodTables,
     programs: Arc<Mutex<InterfacePrograms>>,
     conntrack: Conntrack,
+    bpf_root: PathBuf,
 }
 
 impl NodeKernel {
-    pub fn new(tables: PodTables, programs: Arc<Mutex<InterfacePrograms>>, conntrack: Conntrack) -> Self {
-        Self { tables, programs, conntrack }
+    pub fn new(
+        bpf_root: &Path,
+        tables: PodTables,
+        programs: Arc<Mutex<InterfacePrograms>>,
+        conntrack: Conntrack,
+    ) -> Self {
+        Self { tables, programs, conntrack, bpf_root: bpf_root.to_owned() }
     }
 
     fn programs<T>(&self, work: impl FnOnce(&InterfacePrograms) -> T) -> T {
@@ -104,6 +111,33 @@ impl Kernel for NodeKernel {
     fn detach(&self, interface: &str) -> Result<(), KernelError> {
         self.programs(|programs| programs.detach(interface))?;
         Ok(())
+    }
+
+    fn damage(&self, endpoint: &Endpoint) -> Result<Vec<String>, KernelError> {
+        let (reader, link) = (self.tables.reader(), &endpoint.link);
+        let mut damage = Vec::new();
+        if !self.programs(|programs| programs.is_attached(link.ifindex, &link.name, Side::Pod))? {
+            damage.push(format!("programs do not run at {}", link.name));
+        }
+        for (addr, value) in endpoint.table() {
+            if reader.endpoint(&addr)? != Some(value) {
+                damage.push(format!("pw_endpoints does not lead {addr} there"));
+            }
+        }
+        let options = reader.netns_options(endpoint.netns_cookie)?;
+        let translates = options.is_none_or(NetnsOptions::translates_sockets);
+        if !endpoint.socket_lb && translates {
+            damage.push("pw_netns does not leave its sockets alone".to_owned());
+        }
+        Ok(damage)
+    }
+
+    fn pin_again(&self) -> Result<Vec<String>, KernelError> {
+        let faults = self.tables.pin_faults(&self.bpf_root)?;
+        for fault in &faults {
+            self.tables.pin_again(&self.bpf_root, *fault)?;
+        }
+        Ok(faults.iter().map(ToString::to_string).collect())
     }
 
     fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError> {

@@ -279,6 +279,31 @@ fn an_endpoint_goes_with_its_interface() {
 }
 
 #[test]
+fn what_somebody_else_took_away_of_an_endpoint_comes_back() {
+    let node = Node::new(&["10.0.0.0/24", "fd00::/64"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    assert_eq!(endpoints.put_right().unwrap(), 0);
+    let whole = node.kernel.with(|state| state.clone());
+    node.kernel.with(|state| {
+        state.attached.pop_first();
+        state.endpoints.pop_last();
+    });
+    assert!(endpoints.put_right().unwrap() > 0);
+    assert_eq!(node.kernel.with(|state| state.clone()), whole);
+    // What cannot be put right is tried again.
+    node.kernel.with(|state| {
+        state.attached.clear();
+        state.refuses = Some("attach");
+    });
+    assert_eq!(endpoints.put_right().unwrap(), 2);
+    node.kernel.with(|state| state.refuses = None);
+    assert_eq!((endpoints.put_right().unwrap(), endpoints.put_right().unwrap()), (2, 0));
+}
+
+#[test]
 fn gc_removes_what_is_not_valid_of_its_own_network_alone() {
     let node = Node::new(&["10.0.0.0/24"]);
     let endpoints = node.serving();

@@ -143,6 +143,18 @@ impl Kernel for FakeKernel {
         })
     }
 
+    fn damage(&self, endpoint: &Endpoint) -> Result<Vec<String>, KernelError> {
+        self.step("damage", |state| {
+            let is_there = state.attached.contains(&endpoint.link.name)
+                && endpoint.table().all(|(addr, value)| state.endpoints.get(&addr) == Some(&value));
+            if is_there { Vec::new() } else { vec!["a part is missing".to_owned()] }
+        })
+    }
+
+    fn pin_again(&self) -> Result<Vec<String>, KernelError> {
+        self.step("pin_again", |_| Vec::new())
+    }
+
     fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError> {
         self.step("detach_others", |state| state.attached.retain(|name| wanted.contains(name)))
     }

@@ -72,6 +72,16 @@ impl PodReader {
         self.collect(PodMapId::Endpoints)
     }
 
+    /// The endpoint that an address leads to.
+    pub fn endpoint(&self, addr: &Addr) -> Result<Option<EndpointValue>, MapError> {
+        self.get(PodMapId::Endpoints, addr)
+    }
+
+    /// What the socket programs do for a namespace, by its cookie.
+    pub fn netns_options(&self, cookie: u64) -> Result<Option<NetnsOptions>, MapError> {
+        Ok(self.get::<_, u64>(PodMapId::Netns, &cookie)?.map(NetnsOptions::from_word))
+    }
+
     /// `pw_netns`, by the cookies of the namespaces.
     pub fn netns(&self) -> Result<BTreeMap<u64, NetnsOptions>, MapError> {
         let words: BTreeMap<u64, u64> = self.collect(PodMapId::Netns)?;
