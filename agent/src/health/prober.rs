@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
 use super::metrics::Latencies;
-use super::record::{Board, NodeName, Path, Protocol, State, Target};
-use super::schedule::Schedule;
+use super::record::{Board, NodeName, Path, Protocol, Target};
+use super::schedule::{Schedule, Turn};
 use super::targets::{Probed, targets};
 use super::{hello, icmp};
 
@@ -145,7 +145,16 @@ impl Prober {
     fn done(&mut self, done: &Done) {
         let Done { node, began, answered } = done;
         let random = f64::from(RandomState::new().hash_one(node) as u32) / f64::from(u32::MAX);
-        self.schedule.done(node, *answered, random, Instant::now());
+        match self.schedule.done(node, *answered, random, Instant::now()) {
+            Some(Turn::Silent) => {
+                tracing::warn!(
+                    node = &**node,
+                    "a node does not answer on every path; `portway status` says which"
+                );
+            }
+            Some(Turn::Answers) => tracing::info!(node = &**node, "a node answers again"),
+            None => {}
+        }
         for waiting in &mut self.waiting {
             if *began >= waiting.since {
                 waiting.missing.remove(node);
@@ -165,7 +174,6 @@ impl Prober {
 /// Tries every path to a node at once.
 async fn probe(node: NodeName, target: Target, port: u16, board: Board, latencies: Latencies) -> Done {
     let began = Instant::now();
-    let before = board.state(&node);
     let answers = target.paths().map(|path| {
         let (node, board, latencies) = (&node, &board, &latencies);
         async move {
@@ -179,16 +187,6 @@ async fn probe(node: NodeName, target: Target, port: u16, board: Board, latencie
         }
     });
     let answered = join_all(answers).await.into_iter().all(|answered| answered);
-    match (before, board.state(&node)) {
-        (State::Unknown | State::Reachable, State::Unreachable) => {
-            tracing::warn!(
-                node = &*node,
-                "a node does not answer on every path; `portway status` says which"
-            );
-        }
-        (State::Unreachable, State::Reachable) => tracing::info!(node = &*node, "a node answers again"),
-        _ => {}
-    }
     Done { node, began, answered }
 }
 
@@ -217,6 +215,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
+    use super::super::record::State;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(20);

@@ -24,6 +24,15 @@ pub(super) struct Schedule {
     by_time: BTreeSet<(Instant, NodeName)>,
 }
 
+/// What becomes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It did not answer twice.
+    Silent,
+    /// It does again.
+    Answers,
+}
+
 #[derive(Debug)]
 struct Entry {
     /// `None` while the node is probed.
@@ -75,9 +84,17 @@ impl Schedule {
     }
 
     /// `node` was probed. `random` from 0 to 1 spreads the nodes over the interval's last tenth and the next one's first.
-    pub(super) fn done(&mut self, node: &NodeName, answered: bool, random: f64, now: Instant) {
+    /// Whether a person is to be told.
+    pub(super) fn done(
+        &mut self,
+        node: &NodeName,
+        answered: bool,
+        random: f64,
+        now: Instant,
+    ) -> Option<Turn> {
         let usual = interval(self.nodes.len());
-        let Some(entry) = self.nodes.get_mut(node) else { return };
+        let entry = self.nodes.get_mut(node)?;
+        let before = entry.failures;
         entry.failures = if answered { 0 } else { entry.failures.saturating_add(1) };
         let pause = match entry.failures {
             0 => usual,
@@ -90,6 +107,12 @@ impl Schedule {
         };
         entry.due = Some(now + pause);
         self.by_time.insert((now + pause, Arc::clone(node)));
+        // The first failure may be of a node that starts, or whose endpoint does.
+        match (before, entry.failures) {
+            (1, 2) => Some(Turn::Silent),
+            (2.., 0) => Some(Turn::Answers),
+            _ => None,
+        }
     }
 }
 
@@ -144,6 +167,18 @@ mod tests {
         assert_eq!([false; 6].map(&mut pause), [5, 10, 20, 40, 41, 41]);
         // It answers: as any other, and a later failure begins anew.
         assert_eq!((pause(true), pause(false)), (41, 5));
+    }
+
+    #[test]
+    fn a_node_that_did_not_answer_twice_is_told_of_once_and_its_return_too() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        schedule.now(&name("a"), now);
+        let told = [false, true, false, false, false, true, true].map(|answered| {
+            let due = schedule.next().unwrap();
+            let node = schedule.take(due).unwrap();
+            schedule.done(&node, answered, 0.5, due)
+        });
+        assert_eq!(told, [None, None, None, Some(Turn::Silent), None, Some(Turn::Answers), None]);
     }
 
     #[test]
