@@ -12,7 +12,8 @@
 //! Cost of a packet of an established flow: one hash lookup; once a second, one more for the other half.
 //!
 //! In the kernel a program and all that it calls share 512 bytes of stack, so that keys and values lie on a [`NatDesk`], and
-//! functions that would make a frame large are not inlined.
+//! functions that would make a frame large are not inlined. Those are generic: only then they are compiled with the programs, and
+//! have the type information that the kernel wants of every subprogram or of none.
 
 mod choice;
 mod device;

@@ -127,7 +127,7 @@ fn try_next_port<T: NatTables>(tables: &T, desk: &mut NatDesk) -> bool {
 }
 
 /// Of the flow with this source: its IN half, and in `value` what its OUT half would be.
-#[inline(never)]
+#[inline(always)]
 fn look_at_candidate(desk: &mut NatDesk, port: Port) {
     desk.look_at(NatKey::OUT);
     desk.value = NatValue::new(&desk.key, (desk.search.to, port), desk.flow.seen, 0);
