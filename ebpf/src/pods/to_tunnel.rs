@@ -7,7 +7,15 @@ use portway_datapath::{Direction, Family, PacketTables as _, Reason};
 
 use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
+use crate::rewrite::store;
 use crate::tunnel_key::set_remote;
+
+/// Who sends in the tunnel. The kernel's VXLAN device drops as its own echo what comes from the MAC that it has itself, which
+/// is the same on all nodes.
+const SENDER: [u8; 6] = [0x02, 0x70, 0x77, 0x00, 0x00, 0x02];
+
+/// Offset of the source MAC.
+const SOURCE_MAC: u32 = 6;
 
 #[classifier]
 pub(crate) fn pw_to_tunnel(ctx: TcContext) -> i32 {
@@ -31,5 +39,6 @@ fn try_to_tunnel(ctx: &TcContext) -> Result<(), Reason> {
     let packet = Packet::parse(ctx, family)?;
     let place = PodTables.ipcache(&packet.tuple.destination);
     let node = place.and_then(|value| value.tunnel()).ok_or(Reason::UnknownEndpoint)?;
+    store(ctx, SOURCE_MAC, &SENDER, 0)?;
     set_remote(ctx, node)
 }
