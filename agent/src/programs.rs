@@ -26,7 +26,7 @@ pub use hook::Hook;
 pub use intact::{LinkFault, LinkFaultKind, Links, OtherProgram};
 pub use interface::{
     AttachedInterface, InterfaceChange, InterfaceHook, InterfacePrograms, Side, detach_filters,
-    detach_pinned, interface_dir,
+    detach_interfaces, detach_pinned, interface_dir,
 };
 pub use links::{Attached, Change, attached, detach, link_dir, of_other_versions, retire_other_versions};
 pub use load::{LoadedProgram, Loader, Programs};

@@ -1,4 +1,6 @@
-//! Two CPUs: an agent writes the maps of the pod network without pause, a reader looks up as programs do. What it finds is
+//! What an agent writes into the maps of the pod network.
+//!
+//! Two CPUs: it writes without pause, a reader looks up as programs do. What it finds is
 //! the old value or the new one, and what nobody touches is always there.
 
 use std::collections::BTreeMap;
@@ -8,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, Map, MapData};
-use portway_agent::maps::{KernelTables, PodMapId, PodTables, pod_pin_path};
+use portway_agent::maps::{EntryChanges, KernelTables, PodMapId, PodTables, pod_pin_path};
 use portway_datapath::layout::{PodSizes, Sizes};
 use portway_datapath::{Addr, EndpointValue, IpcacheValue};
 use portway_tests::harness::mount::BpfMount;
@@ -120,5 +122,31 @@ fn a_prefix_has_its_old_value_or_its_new_one_at_every_moment() -> Result<()> {
     };
     let [writes, looks] = hammer(write, look)?;
     ensure!(writes > 100 && looks > 100, "{writes} writes, {looks} looks");
+    Ok(())
+}
+
+#[test]
+fn tables_become_what_is_wanted_and_calls_that_change_nothing_write_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bpf = BpfMount::new(dir.path())?;
+    let (tables, _) = PodTables::open(bpf.path(), &PodSizes { endpoints: 64, ..PodSizes::DEFAULT })?;
+    let changes = |inserted, deleted| EntryChanges { inserted, deleted };
+    ensure!(tables.set_endpoint(pod(7), endpoint(5))? == changes(1, 0));
+    ensure!(tables.set_endpoint(pod(7), endpoint(5))? == changes(0, 0));
+    // An address that goes to another pod is nobody's in between.
+    ensure!(tables.set_endpoint(pod(7), endpoint(6))? == changes(1, 1));
+    let wanted = BTreeMap::from([(pod(7), endpoint(6)), (pod(8), endpoint(7))]);
+    ensure!(tables.set_endpoints(&wanted)? == changes(1, 0));
+    ensure!(tables.delete_endpoint(pod(8))? && !tables.delete_endpoint(pod(8))?);
+    let value = |flags| IpcacheValue::new(None, flags);
+    let entries = BTreeMap::from([((pod(0), 120), value(1)), ((pod(0), 104), value(2))]);
+    ensure!(tables.set_ipcache(&entries)? == changes(2, 0));
+    let other = BTreeMap::from([((pod(0), 120), value(4))]);
+    ensure!(tables.set_ipcache(&other)? == changes(1, 1));
+    ensure!(tables.set_ipcache(&other)? == changes(0, 0));
+    ensure!(tables.reader().ipcache()? == other);
+    let full = (0..65).map(|n| (pod(n), endpoint(n))).collect();
+    let error = tables.set_endpoints(&full).map_err(|error| error.to_string());
+    ensure!(error == Err("pw_endpoints is full at 64 entries".to_owned()), "{error:?}");
     Ok(())
 }

@@ -10,9 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{SchedClassifier, TcAttachType};
 use portway_agent::cleanup::cleanup;
-use portway_agent::maps::{EntryChanges, KernelTables, Origin, PodMapId, PodTables, pod_pin_path};
+use portway_agent::maps::{KernelTables, MapReader, Origin, PodMapId, PodTables, pod_pin_path};
 use portway_agent::programs::{
-    AttachedInterface, InterfaceChange, InterfaceHook, InterfacePrograms, Side, interface_dir,
+    AttachedInterface, InterfaceChange, InterfaceHook, InterfacePrograms, Side, detach_interfaces,
+    interface_dir,
 };
 use portway_datapath::layout::{PodSizes, Sizes};
 use portway_datapath::{
@@ -290,6 +291,23 @@ fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
 }
 
 #[test]
+fn where_the_pod_network_is_switched_off_nothing_of_it_stays() -> Result<()> {
+    let node = Node::new()?;
+    let programs = node.programs()?;
+    node.attach(&programs, "pwpod")?;
+    ensure!(PodTables::are_pinned(node.root()));
+    let detached = detach_interfaces(node.root())?;
+    ensure!(detached == ["pwpod-egress", "pwpod-ingress"], "{detached:?}");
+    let maps = PodTables::unpin(node.root())?;
+    ensure!(maps.len() == PodMapId::ALL.len() && !PodTables::are_pinned(node.root()), "{maps:?}");
+    ensure!(node.running("pwpod")? == NONE);
+    // The services' maps are there still, and there is nothing to do a second time.
+    MapReader::open(node.root())?;
+    ensure!(detach_interfaces(node.root())?.is_empty() && PodTables::unpin(node.root())?.is_empty());
+    Ok(())
+}
+
+#[test]
 fn cleanup_takes_programs_off_interfaces_and_leaves_no_pin() -> Result<()> {
     let node = Node::new()?;
     let programs = node.programs()?;
@@ -364,28 +382,4 @@ fn insert_flow(root: &Path, map: PodMapId, key: &FlowKey) -> Result<()> {
 fn insert_flow_at(pin: &Path, key: &FlowKey) -> Result<()> {
     let mut map: HashMap<_, FlowKey, FlowValue> = Map::HashMap(MapData::from_pin(pin)?).try_into()?;
     Ok(map.insert(key, FlowValue::new(key, 0, 0), 0)?)
-}
-
-#[test]
-fn tables_become_what_is_wanted_and_calls_that_change_nothing_write_nothing() -> Result<()> {
-    let node = Node::new()?;
-    let changes = |inserted, deleted| EntryChanges { inserted, deleted };
-    ensure!(node.tables.set_endpoint(pod(7), endpoint(5))? == changes(1, 0));
-    ensure!(node.tables.set_endpoint(pod(7), endpoint(5))? == changes(0, 0));
-    // An address that goes to another pod is nobody's in between.
-    ensure!(node.tables.set_endpoint(pod(7), endpoint(6))? == changes(1, 1));
-    let wanted = BTreeMap::from([(pod(7), endpoint(6)), (pod(8), endpoint(7))]);
-    ensure!(node.tables.set_endpoints(&wanted)? == changes(1, 0));
-    ensure!(node.tables.delete_endpoint(pod(8))? && !node.tables.delete_endpoint(pod(8))?);
-    let value = |flags| IpcacheValue::new(None, flags);
-    let entries = BTreeMap::from([((pod(0), 120), value(1)), ((pod(0), 104), value(2))]);
-    ensure!(node.tables.set_ipcache(&entries)? == changes(2, 0));
-    let other = BTreeMap::from([((pod(0), 120), value(4))]);
-    ensure!(node.tables.set_ipcache(&other)? == changes(1, 1));
-    ensure!(node.tables.set_ipcache(&other)? == changes(0, 0));
-    ensure!(node.tables.reader().ipcache()? == other);
-    let full = (0..65).map(|n| (pod(n), endpoint(n.into()))).collect();
-    let error = node.tables.set_endpoints(&full).map_err(|error| error.to_string());
-    ensure!(error == Err("pw_endpoints is full at 64 entries".to_owned()), "{error:?}");
-    Ok(())
 }

@@ -13,7 +13,10 @@ use crate::config::Config;
 use crate::maps::{
     KernelTables, MapId, MapReader, Opening, PodOpening, PodTables, Published, pin_dir, pin_path,
 };
-use crate::programs::{Attached, Loader, Programs, attached, link_dir, of_other_versions, selftest};
+use crate::programs::{
+    Attached, Loader, Programs, attached, detach_filters, detach_interfaces, link_dir, of_other_versions,
+    selftest,
+};
 
 /// What a start found and made.
 pub(super) struct Started {
@@ -39,8 +42,13 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
     let loader = loader.context("cannot start a thread")?;
     let (mut tables, opening) = open_maps(config)?;
     // The socket programs read one of them.
-    let pod_sizes = config.pod_network.as_ref().map(|network| network.sizes);
-    let pods = pod_sizes.map(|sizes| PodTables::open(&config.bpf_root, &sizes)).transpose()?;
+    let pods = match &config.pod_network {
+        Some(network) => Some(PodTables::open(&config.bpf_root, &network.sizes)?),
+        None => {
+            end_pod_network(&config.bpf_root)?;
+            None
+        }
+    };
     let mut loader = loader.join().map_err(|_| anyhow!("the loader panicked"))??;
     let report = selftest::run(&mut loader, &config.cgroup_root, selftest::probe_command())?;
     let programs = loader.load(&pin_dir(&config.bpf_root))?;
@@ -62,6 +70,22 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
         self_test: checks(&report),
         takes_over: opening.published == Published::Reused && !running.is_empty(),
     })
+}
+
+/// Ends what an agent with a pod network left at interfaces: nobody keeps the tables of its programs any more.
+fn end_pod_network(bpf_root: &Path) -> anyhow::Result<()> {
+    if !PodTables::are_pinned(bpf_root) {
+        return Ok(());
+    }
+    let mut detached = detach_interfaces(bpf_root)?;
+    detached.extend(detach_filters()?);
+    let maps = PodTables::unpin(bpf_root)?;
+    tracing::warn!(
+        ?detached,
+        ?maps,
+        "the pod network of an earlier agent is off now: its programs were detached"
+    );
+    Ok(())
 }
 
 /// Whether programs that are attached translate by other maps than the pinned ones: those are new, or were filled by an

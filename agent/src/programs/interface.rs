@@ -255,6 +255,17 @@ pub fn detach_pinned(dir: &Path) -> Result<Vec<String>, ProgramError> {
     links::detach_all(dir)
 }
 
+/// Detaches everything at interfaces that agents of any layout version pinned. The pins' names.
+pub fn detach_interfaces(bpf_root: &Path) -> Result<Vec<String>, ProgramError> {
+    let dir = interface_dir(bpf_root);
+    let mut detached = links::detach_all(&dir)?;
+    let Some(version) = dir.parent() else { return Ok(detached) };
+    for other in versions::others(version).map_err(ProgramError::pin("read the directory", version))? {
+        detached.extend(links::detach_all(&versions::interfaces(&other))?);
+    }
+    Ok(detached)
+}
+
 /// Removes the filters of the pod network from every interface of this thread's network namespace. The interfaces' names.
 pub fn detach_filters() -> Result<Vec<String>, ProgramError> {
     filters::detach_all()

@@ -120,7 +120,7 @@ impl EarlierFlows {
 }
 
 /// Names in a bpf file system have no dots.
-fn pin(dir: &Path, map: PodMapId) -> PathBuf {
+pub(super) fn pin(dir: &Path, map: PodMapId) -> PathBuf {
     dir.join(format!("{}_old", map.name()))
 }
 

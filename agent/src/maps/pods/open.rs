@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
 
-use super::earlier::EarlierFlows;
+use super::earlier::{self, EarlierFlows};
 use super::layout::{Content, PodMapId};
 use super::{PodMaps, PodReader, PodTables};
 use crate::maps::error::MapError;
@@ -52,6 +52,35 @@ impl PodTables {
         })?;
         let reader = PodReader { maps: Arc::new(set) };
         Ok((Self { reader }, PodOpening { origins, earlier }))
+    }
+}
+
+impl PodTables {
+    /// Whether an agent with a pod network has been at work under `bpf_root`.
+    pub fn are_pinned(bpf_root: &Path) -> bool {
+        pin_dir(bpf_root).join(PodMapId::Endpoints.name()).exists()
+    }
+
+    /// Removes the pins of the pod network's maps; they go when no program uses them. The names.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn unpin(bpf_root: &Path) -> Result<Vec<String>, MapError> {
+        let dir = pin_dir(bpf_root);
+        let mut removed = Vec::new();
+        // Last the one that says that there is something to remove.
+        for map in PodMapId::ALL.into_iter().rev() {
+            for path in [earlier::pin(&dir, map), dir.join(map.name())] {
+                match std::fs::remove_file(&path) {
+                    Ok(()) => {
+                        removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()))
+                    }
+                    Err(e) if is_missing(&e) => {}
+                    Err(source) => return Err(MapError::Pin { action: "remove", path, source }),
+                }
+            }
+        }
+        Ok(removed)
     }
 }
 
