@@ -23,7 +23,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 
 use crate::config::{Chaining, Config, PodNetwork};
-use crate::endpoints::{Endpoints, NodeKernel, Settings};
+use crate::endpoints::{Endpoints, NodeKernel, Restored, Settings};
 use crate::node::netns_cookie;
 
 /// How long the plugin may take to say what it wants, and to take the answer.
@@ -62,12 +62,14 @@ impl Pods {
         let (restoring, notes) = (endpoints.clone(), portway_cni::deletions::directory(&socket));
         let restored = tokio::task::spawn_blocking(move || restoring.restore(&notes)).await?;
         let restored = restored.context("restoring the endpoints of an earlier agent")?;
-        tracing::info!(
-            endpoints = restored.endpoints,
-            ended = restored.ended.join(", "),
-            swept = restored.swept.join(", "),
-            "endpoints of an earlier agent"
-        );
+        if restored != Restored::default() {
+            tracing::info!(
+                endpoints = restored.endpoints,
+                ended = restored.ended.join(", "),
+                swept = restored.swept.join(", "),
+                "endpoints of an earlier agent"
+            );
+        }
         let conf = network.cni_conf.clone().map(|conf| (conf, config.state_dir.clone()));
         let is_chained = network.chaining == Chaining::GenericVeth;
         if let Some((path, _)) = conf.as_ref().filter(|_| is_chained) {

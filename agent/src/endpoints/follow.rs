@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use portway_cni::protocol::AttachmentId;
 use portway_datapath::NetnsOptions;
 use portway_model::node::ClusterView;
@@ -17,6 +17,8 @@ use super::{Claim, Endpoint, EndpointError, Endpoints, State};
 /// How often links are looked at though none was told to be gone, and whether programs and tables are as they were made: half
 /// of what a repair may take.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long is waited for more links to go once one is gone: the pods of a node that is drained go together.
+const GATHER: Duration = Duration::from_millis(100);
 
 impl Endpoints {
     /// The cluster is so from now on. A node that nobody tells of keeps its prefixes.
@@ -103,24 +105,33 @@ impl Endpoints {
         let connection = tokio::spawn(connection);
         let mut look = tokio::time::interval(LOOK);
         let result = loop {
-            let is_due = tokio::select! {
+            let is_gone = |payload: &NetlinkPayload<RouteNetlinkMessage>| {
+                matches!(
+                    payload,
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(_))
+                        | NetlinkPayload::Overrun(_)
+                )
+            };
+            let is_time = tokio::select! {
                 message = messages.next() => match message {
-                    Some((message, _)) => matches!(
-                        message.payload,
-                        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(_)) | NetlinkPayload::Overrun(_)
-                    ),
+                    Some((message, _)) if is_gone(&message.payload) => false,
+                    Some(_) => continue,
                     None => break Err(std::io::Error::other("the netlink connection for links ended")),
                 },
                 _ = look.tick() => true,
             };
-            if !is_due {
-                continue;
+            if !is_time {
+                tokio::time::sleep(GATHER).await;
+                // What has come by now is seen by the one look.
+                while let Some(Some(_)) = messages.next().now_or_never() {}
             }
             let endpoints = self.clone();
             let looked = tokio::task::spawn_blocking(move || {
-                endpoints.retry();
-                if let Err(error) = endpoints.put_right() {
-                    tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
+                if is_time {
+                    endpoints.retry();
+                    if let Err(error) = endpoints.put_right() {
+                        tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
+                    }
                 }
                 endpoints.remove_gone()
             });
