@@ -240,6 +240,7 @@ impl NodeSide {
             if let Some(earlier) = self.earlier.take() {
                 earlier.forget()?;
             }
+            self.nodes.retire_other_versions()?;
             self.conntrack.services_are_known();
             self.conntrack.endpoints_are_known();
             self.ready.send_replace(true);

@@ -84,6 +84,19 @@ impl Nodes {
         self.attaches = true;
     }
 
+    /// Ends what other layout versions have left, now that our programs are everywhere.
+    ///
+    /// # Errors
+    /// The kernel refuses; repeating the call goes on from there.
+    pub(crate) fn retire_other_versions(&self) -> Result<(), NodesError> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let versions = programs.retire_other_versions()?;
+        if !versions.is_empty() {
+            tracing::info!(versions = versions.join(", "), "earlier layout versions are removed");
+        }
+        Ok(())
+    }
+
     /// Makes everything as the cluster and the machine say. What they do not know yet stays. Returns what is wrong and the
     /// MTU of pods, in bytes.
     ///

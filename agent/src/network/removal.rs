@@ -41,10 +41,11 @@ pub fn remove(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
     let note = state_dir.join(NOTE);
     let mut done = Vec::new();
     if note.exists() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| NodesRemovalError::Netlink(error.to_string()))?;
-        done =
-            runtime.block_on(by_netlink()).map_err(|error| NodesRemovalError::Netlink(error.to_string()))?;
+        // A thread of its own: the caller's may poll futures already.
+        let by_netlink = std::thread::scope(|scope| scope.spawn(on_a_runtime).join());
+        done = by_netlink
+            .unwrap_or_else(|_| Err("the thread panicked".to_owned()))
+            .map_err(NodesRemovalError::Netlink)?;
     }
     done.extend(Sysctls::new(state_dir).restore()?.into_iter().map(|setting| format!("put back {setting}")));
     match std::fs::remove_file(&note) {
@@ -53,6 +54,12 @@ pub fn remove(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
         }
         Ok(()) | Err(_) => Ok(done),
     }
+}
+
+fn on_a_runtime() -> Result<Vec<String>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(by_netlink()).map_err(|error| error.to_string())
 }
 
 async fn by_netlink() -> Result<Vec<String>, MachineError> {
