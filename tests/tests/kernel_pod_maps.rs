@@ -291,6 +291,29 @@ fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
 }
 
 #[test]
+fn what_another_layout_version_runs_is_replaced_where_it_is_wanted_and_ended_elsewhere() -> Result<()> {
+    let node = Node::new()?;
+    node.namespace.add_veth("pwother", &node.pod, "eth1")?;
+    let first = node.programs()?;
+    for interface in ["pwpod", "pwother"] {
+        node.attach(&first, interface)?;
+    }
+    let (ours, other) = (interface_dir(node.root()), node.root().join("portway/v0/interfaces"));
+    std::fs::create_dir_all(&other)?;
+    for pin in std::fs::read_dir(&ours)? {
+        let pin = pin?;
+        std::fs::rename(pin.path(), other.join(pin.file_name()))?;
+    }
+    let second = node.programs()?;
+    let changes = node.attach(&second, "pwpod")?;
+    ensure!(changes.iter().all(|change| matches!(change, InterfaceChange::Replaced { .. })), "{changes:?}");
+    ensure!(second.retire_other_versions()? == ["v0"]);
+    ensure!(node.running("pwother")? == NONE && second.attached()?.len() == 2);
+    ensure!(!node.root().join("portway/v0").exists());
+    Ok(())
+}
+
+#[test]
 fn where_the_pod_network_is_switched_off_nothing_of_it_stays() -> Result<()> {
     let node = Node::new()?;
     let programs = node.programs()?;
@@ -344,8 +367,7 @@ fn a_map_of_another_size_keeps_what_was_written_and_what_was_learned() -> Result
     node.tables.set_devices(&device)?;
     node.tables.set_network(&network)?;
     let flows = |n| FlowKey::new((pod(7), Port::new(n)), (pod(8), Port::new(80)), 6, FlowKey::PLAIN);
-    let learn = |n| insert_flow(node.root(), PodMapId::Conntrack, &flows(n));
-    learn(1)?;
+    insert_flow(&pod_pin_path(node.root(), PodMapId::Conntrack), &flows(1))?;
     let larger = PodSizes { endpoints: 128, ipcache: 512, conntrack: 512, devices: 32, ..SMALL };
     // An agent that is killed before its programs are in place, and the next one.
     let (_, opening) = PodTables::open(node.root(), &larger)?;
@@ -362,7 +384,7 @@ fn a_map_of_another_size_keeps_what_was_written_and_what_was_learned() -> Result
     let first = opening.earlier.adopt(&tables)?;
     ensure!((first.copied, first.lost) == (1, 0), "{first}");
     let old = pod_pin_path(node.root(), PodMapId::Conntrack).with_file_name("pw_conntrack_old");
-    insert_flow_at(&old, &flows(2))?;
+    insert_flow(&old, &flows(2))?;
     let second = opening.earlier.adopt(&tables)?;
     ensure!((second.copied, second.known) == (1, 1), "{second}");
     opening.earlier.forget()?;
@@ -375,11 +397,8 @@ fn a_map_of_another_size_keeps_what_was_written_and_what_was_learned() -> Result
     Ok(())
 }
 
-fn insert_flow(root: &Path, map: PodMapId, key: &FlowKey) -> Result<()> {
-    insert_flow_at(&pod_pin_path(root, map), key)
-}
-
-fn insert_flow_at(pin: &Path, key: &FlowKey) -> Result<()> {
+/// As a program would.
+fn insert_flow(pin: &Path, key: &FlowKey) -> Result<()> {
     let mut map: HashMap<_, FlowKey, FlowValue> = Map::HashMap(MapData::from_pin(pin)?).try_into()?;
     Ok(map.insert(key, FlowValue::new(key, 0, 0), 0)?)
 }
