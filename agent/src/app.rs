@@ -43,7 +43,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{self, Config, Loaded};
 use crate::lock::Lock;
-use crate::{network, node};
+use crate::{endpoints, network, node};
 use audit::AuditMetrics;
 use audit::objects::Objects;
 use health::ProxyHealth;
@@ -143,7 +143,14 @@ async fn serve(
             })?;
             (Some(owner), Some(ended))
         }
-        None => (None, None),
+        None => {
+            // A runtime would go on to ask for pods' networks that nobody gives.
+            match endpoints::remove_configuration(&config.state_dir) {
+                Ok(done) => done.iter().for_each(|what| tracing::warn!("the pod network is off now: {what}")),
+                Err(error) => tracing::warn!(%error, "the pod network is off now"),
+            }
+            (None, None)
+        }
     };
     let owner_ended = spawn_owner(OwnerParts {
         config: Arc::clone(&config),

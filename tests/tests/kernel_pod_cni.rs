@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use portway_tests::harness::cluster_net::cni::{Answer, Refused};
 use portway_tests::harness::cluster_net::{ClusterNet, Node, Pod, PodSpec, Routing};
-use portway_tests::harness::{Namespace, eventually, process};
+use portway_tests::harness::{Agent, Namespace, eventually, process};
 use serde_json::{Value, json};
 
 /// What the plugin answers to CHECK of a pod that it does not know.
@@ -381,6 +381,20 @@ fn cleanup_takes_the_configuration_and_the_pods_links_away() -> Result<()> {
         assert!(!node.places().state.join("endpoints").exists());
         drop(pod);
         Ok(())
+    })
+}
+
+#[test]
+fn an_agent_without_a_pod_network_takes_the_configuration_of_one_with_it_away() -> Result<()> {
+    one_node("cni-off", |net| {
+        net.node_mut(1).stop_agent()?;
+        let node = net.node(1);
+        assert!(node.conf_path().exists());
+        let conf = format!("--write-cni-conf-when-ready={}", node.conf_path().display());
+        let flags = ["--enable-pod-network=false", conf.as_str()];
+        let agent = Agent::start(&node.places(), &flags)?;
+        assert!(!node.conf_path().exists());
+        agent.stop()
     })
 }
 
