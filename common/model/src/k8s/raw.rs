@@ -8,6 +8,10 @@ use std::ops::Deref;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
+mod node;
+
+pub(super) use node::{CiliumNode, CiliumNodeHealth, Node, NodeAddress, Taint};
+
 /// A string that is borrowed from the text unless it has escapes; serde's own `Cow` is borrowed only where it
 /// stands directly in a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,88 +311,6 @@ pub(super) struct PodIp<'a> {
     pub(super) ip: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct Node<'a> {
-    #[serde(borrow)]
-    pub(super) metadata: Option<Metadata<'a>>,
-    #[serde(borrow)]
-    pub(super) spec: Option<NodeSpec<'a>>,
-    #[serde(borrow)]
-    pub(super) status: Option<NodeStatus<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct NodeSpec<'a> {
-    #[serde(borrow, rename = "podCIDR")]
-    pub(super) pod_cidr: Option<Text<'a>>,
-    #[serde(borrow, rename = "podCIDRs")]
-    pub(super) pod_cidrs: List<Text<'a>>,
-    #[serde(borrow)]
-    pub(super) taints: List<Taint<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct Taint<'a> {
-    #[serde(borrow)]
-    pub(super) key: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct NodeStatus<'a> {
-    #[serde(borrow)]
-    pub(super) addresses: List<NodeAddress<'a>>,
-}
-
-/// Of a Node and, with `ip` for `address`, of a CiliumNode.
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct NodeAddress<'a> {
-    #[serde(borrow, rename = "type")]
-    pub(super) address_type: Option<Text<'a>>,
-    #[serde(borrow, alias = "ip")]
-    pub(super) address: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct CiliumNode<'a> {
-    #[serde(borrow)]
-    pub(super) metadata: Option<Metadata<'a>>,
-    #[serde(borrow)]
-    pub(super) spec: Option<CiliumNodeSpec<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct CiliumNodeSpec<'a> {
-    #[serde(borrow)]
-    pub(super) addresses: List<NodeAddress<'a>>,
-    #[serde(borrow)]
-    pub(super) ipam: Option<CiliumNodeIpam<'a>>,
-    #[serde(borrow)]
-    pub(super) health: Option<CiliumNodeHealth<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct CiliumNodeIpam<'a> {
-    #[serde(borrow, rename = "podCIDRs")]
-    pub(super) pod_cidrs: List<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object", remote = "Self")]
-pub(super) struct CiliumNodeHealth<'a> {
-    #[serde(borrow)]
-    pub(super) ipv4: Option<Text<'a>>,
-    #[serde(borrow)]
-    pub(super) ipv6: Option<Text<'a>>,
-}
-
 /// Gives a struct that derives with `remote = "Self"` its `Deserialize`: from an object alone. Serde's own also takes a
 /// list of the values, without their keys.
 macro_rules! only_from_objects {
@@ -401,8 +323,10 @@ macro_rules! only_from_objects {
     )*};
 }
 
+use only_from_objects;
+
 only_from_objects! {
-    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>, Node<'a>, NodeSpec<'a>, NodeStatus<'a>, NodeAddress<'a>, CiliumNode<'a>, CiliumNodeSpec<'a>, CiliumNodeIpam<'a>, CiliumNodeHealth<'a>, Taint<'a>
+    AffinityConfig, ClientIpConfig, Conditions, Metadata<'a>, Labels<'a>, Annotations<'a>, Named<'a>, Service<'a>, ServiceSpec<'a>, ServicePort<'a>, ServiceStatus<'a>, LoadBalancerStatus<'a>, Ingress<'a>, EndpointSlice<'a>, SlicePort<'a>, Endpoint<'a>, Hints<'a>, Hint<'a>, Pod<'a>, PodSpec<'a>, Container<'a>, ContainerPort<'a>, PodStatus<'a>, PodIp<'a>
 }
 
 struct OnlyObjects<D>(D);
