@@ -141,15 +141,18 @@ impl Lab {
         self.nodes[number - 1].kill_agent()
     }
 
-    /// Until every node is ready for pods.
+    /// Until every node is ready for pods. An agent that ended is an error at once.
     pub fn wait_nodes_ready(&self) -> Result<()> {
         eventually(SLOWLY, "all nodes to be ready", || {
+            if let Err(ended) = self.nodes.iter().try_for_each(Node::agent_lives) {
+                return Ok(Err(ended));
+            }
             for node in self.control_plane.client().list("/api/v1/nodes")? {
                 let ready = condition(&node, "Ready").context("it does not say")?;
                 ensure!(ready["status"] == "True", "{}: {}", node["metadata"]["name"], ready["message"]);
             }
-            Ok(())
-        })
+            Ok(Ok(()))
+        })?
     }
 
     fn report(&self, failure: &str) {

@@ -128,6 +128,17 @@ impl Node {
         }
     }
 
+    /// Whether an agent that was started has not ended.
+    pub(super) fn agent_lives(&self) -> Result<()> {
+        let Some(agent) = &self.agent else { return Ok(()) };
+        let stat = format!("/proc/{}/stat", agent.id());
+        let stat = std::fs::read_to_string(&stat).with_context(|| format!("read {stat}"))?;
+        // pid (name) state: proc_pid_stat(5).
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        ensure!(!state.starts_with('Z'), "the agent of {} has ended", self.name());
+        Ok(())
+    }
+
     /// `kill -9`; what it has programmed stays.
     pub fn kill_agent(&mut self) -> Result<()> {
         self.agent.take().context("no agent runs")?.kill()?;
@@ -160,12 +171,17 @@ impl Node {
         processes
             .map(|(what, process)| {
                 let log = process.map_or_else(|| "not running".to_owned(), Process::log);
-                let lines: Vec<_> = log.lines().collect();
+                let lines: Vec<_> = log.lines().filter(|line| !is_verifiers(line)).collect();
                 let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
                 format!("--- {what} of {}:\n{last}\n", self.name())
             })
             .concat()
     }
+}
+
+/// `4277: (61) r3 = …`: of the kernel's thousands, those that are no instruction say what is wrong.
+fn is_verifiers(line: &str) -> bool {
+    line.split_once(": (").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
 }
 
 /// Of what Debian's containerd takes. Where the tests have no right to lower a score for the kernel's out-of-memory

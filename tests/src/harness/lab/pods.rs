@@ -114,8 +114,10 @@ pub fn get(namespace: &Namespace, server: SocketAddr, path: &str) -> Result<Stri
     }
 }
 
-/// A DaemonSet `app` whose pods have these annotations.
-pub fn daemon_set(app: &str, annotations: &Value) -> Value {
+/// A DaemonSet `app` whose pods have these annotations and this port on their node.
+pub fn daemon_set(app: &str, annotations: &Value, host_port: Option<u16>) -> Value {
+    let ports: Vec<_> =
+        host_port.iter().map(|port| json!({"containerPort": PORT, "hostPort": port})).collect();
     json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -129,6 +131,7 @@ pub fn daemon_set(app: &str, annotations: &Value) -> Value {
                     "containers": [{
                         "name": "pod",
                         "image": IMAGE,
+                        "ports": ports,
                         "readinessProbe": {"httpGet": {"path": "/who", "port": PORT}, "periodSeconds": 1},
                     }],
                 },
