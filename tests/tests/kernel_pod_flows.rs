@@ -1,6 +1,7 @@
 //! Flows and masqueraded flows that are over are forgotten, and no others. On own maps; the clock is the test's.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,6 +19,7 @@ use portway_datapath::{
 use portway_model::tables::{TableOp, TableWriter as _};
 use portway_tests::harness::eventually;
 use portway_tests::harness::mount::BpfMount;
+use portway_tests::harness::process::{binary, output};
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000_000 * SECOND;
@@ -255,6 +257,30 @@ fn udp_flows_leave_a_backend_that_serves_no_more_and_tcp_stays() -> Result<()> {
     let passed = node.pass(everything)?;
     ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Backend), 1)]), "{passed:?}");
     ensure!(node.flows()? == [tcp], "{udp:?} is still there");
+    Ok(())
+}
+
+#[test]
+fn the_command_lists_flows_and_masqueraded_flows_from_the_maps_alone() -> Result<()> {
+    let node = Node::small()?;
+    let key = plain(40_000, WORLD, TCP);
+    node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, boot_time()?))?;
+    let inside = (pod(7), Port::new(40_000));
+    let half = NatKey::new(inside, WORLD, TCP, NatKey::OUT);
+    let value = NatValue::new(&half, (NODE, Port::new(1024)), FlowValue::SEEN, boot_time()?);
+    node.insert(PodMapId::NatNew, half, value)?;
+    let portway = |table: &str, format: &[&str]| {
+        let mut command = Command::new(binary("portway")?);
+        let command = command.args(["bpf", table, "list", "--bpf-root"]).arg(node.bpf.path()).args(format);
+        output(command)
+    };
+    let flows = portway("ct", &[])?;
+    ensure!(flows.starts_with("TCP OUT 10.1.0.7:40000 -> 198.51.100.1:443 Idle=0s "), "{flows}");
+    let halves = portway("nat", &[])?;
+    let line = "TCP OUT 10.1.0.7:40000 -> 198.51.100.1:443 XLATE_SRC 192.0.2.1:1024 Idle=0s Seen=any [New]";
+    ensure!(halves.trim_end() == line, "{halves}");
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&portway("ct", &["-o", "json"])?)?;
+    ensure!(rows.len() == 1 && rows[0]["endpoint"] == "10.1.0.7:40000", "{rows:?}");
     Ok(())
 }
 
