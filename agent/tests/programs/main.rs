@@ -304,6 +304,31 @@ fn other_namespaces_are_left_alone_if_told_so() {
 }
 
 #[test]
+fn the_sockets_of_a_pod_that_opted_out_are_left_alone() {
+    within("opt-out", |world| {
+        world.service(1, FrontendKind::ClusterIp, Protocol::TCP, &["10.96.0.10:80"], &[]);
+        world.configure(Settings::new().allow_opt_outs());
+        let _programs = world.attach();
+        let world = &*world;
+        let elsewhere = |opts_out: bool| {
+            let connect = || {
+                // SAFETY: takes no pointers.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+                if opts_out {
+                    world.opt_out(world::netns_cookie());
+                }
+                errno(TcpStream::connect("10.96.0.10:80"))
+            };
+            std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
+        };
+        assert_eq!(elsewhere(false), libc::ECONNREFUSED);
+        assert_eq!(elsewhere(true), libc::ENETUNREACH);
+        world.opt_out(world::netns_cookie());
+        assert_eq!(errno(TcpStream::connect("10.96.0.10:80")), libc::ECONNREFUSED, "the node itself");
+    });
+}
+
+#[test]
 fn a_frontend_changes_its_service_in_place() {
     within("store-word", |world| {
         let (frontend, protocol) = ("10.96.0.10:80", Protocol::TCP);

@@ -13,8 +13,8 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use portway_agent::programs::{self, Loader, Programs};
 use portway_datapath::{
     Addr, BackendIndex, BackendSlot, Counter, FrontendKey, FrontendKind, FrontendValue, Membership,
-    NodeConfig, Port, Protocol, Record, RunBackend, RunHeader, RunOffset, ServiceIndex, ServiceWord,
-    Settings, SocketTranslation, layout,
+    NetnsOptions, NodeConfig, Port, Protocol, Record, RunBackend, RunHeader, RunOffset, ServiceIndex,
+    ServiceWord, Settings, SocketTranslation, layout,
 };
 
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
@@ -137,6 +137,12 @@ impl World {
         metrics.get(&(counter as u32), 0).unwrap().iter().sum()
     }
 
+    /// The sockets of the namespace with this cookie are left alone from now on.
+    pub(crate) fn opt_out(&self, netns: u64) {
+        let mut map: HashMap<_, u64, u64> = self.map(layout::NETNS).try_into().unwrap();
+        map.insert(netns, NetnsOptions::new(false).word(), 0).unwrap();
+    }
+
     fn make_maps(&self) {
         let mut loader = EbpfLoader::new();
         for (name, entries) in MAPS {
@@ -153,8 +159,8 @@ impl World {
     }
 }
 
-/// Every map that the loader wants pinned, and how many entries it gets here.
-const MAPS: [(&str, Option<u32>); 14] = [
+/// Every map that the loader wants pinned or takes, and how many entries it gets here.
+const MAPS: [(&str, Option<u32>); 15] = [
     (layout::FRONTENDS, Some(16_384)),
     (layout::SERVICES, Some(16_384)),
     (layout::RUNS, Some(65_536)),
@@ -169,6 +175,7 @@ const MAPS: [(&str, Option<u32>); 14] = [
     (layout::LOCAL_ADDRESSES, Some(64)),
     (layout::CONFIG, None),
     (layout::METRICS, None),
+    (layout::NETNS, Some(64)),
 ];
 
 /// `10.96.0.1:80`; the address 0.0.0.0 or :: for any.
