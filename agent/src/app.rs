@@ -139,6 +139,7 @@ async fn serve(
                 owner: from_owner,
                 endpoints: api.endpoints(),
                 flows: Arc::clone(&metrics.flows),
+                starting: readiness.task("the pod network"),
                 drain: drain()?,
             })?;
             (Some(owner), Some(ended))

@@ -19,6 +19,7 @@ use portway_cni::protocol::{self, Request, Response, SOCKET};
 use portway_cni::result::Attached;
 use portway_model::node::ClusterView;
 use portway_runtime::admin;
+use portway_runtime::readiness::Guard;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
@@ -88,7 +89,7 @@ impl Pods {
         &self.endpoints
     }
 
-    /// Answers requests and follows the cluster, until an error that no retry mends.
+    /// Answers requests and follows the cluster, until an error that no retry mends. `starting` ends once pods are served.
     ///
     /// # Errors
     /// As said.
@@ -96,6 +97,7 @@ impl Pods {
         self,
         cluster: watch::Receiver<Arc<ClusterView>>,
         serves: watch::Receiver<bool>,
+        starting: Guard,
     ) -> anyhow::Result<()> {
         let Self { endpoints, listener, socket, conf } = self;
         let watching = async { endpoints.watch_links().await.context("watching the pods' links") };
@@ -103,7 +105,7 @@ impl Pods {
         tokio::try_join!(
             answer_all(&endpoints, &listener),
             follow(&endpoints, cluster),
-            serve(&endpoints, serves),
+            serve(&endpoints, serves, starting),
             watching,
             writing,
         )?;
@@ -179,10 +181,15 @@ async fn follow(endpoints: &Endpoints, mut cluster: watch::Receiver<Arc<ClusterV
     }
 }
 
-async fn serve(endpoints: &Endpoints, mut serves: watch::Receiver<bool>) -> anyhow::Result<()> {
+async fn serve(
+    endpoints: &Endpoints,
+    mut serves: watch::Receiver<bool>,
+    starting: Guard,
+) -> anyhow::Result<()> {
     if serves.wait_for(|serves| *serves).await.is_ok() {
         let endpoints = endpoints.clone();
         tokio::task::spawn_blocking(move || endpoints.serve()).await?;
+        drop(starting);
     }
     std::future::pending().await
 }

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use portway_model::node::ClusterView;
+use portway_runtime::readiness::Guard;
 use portway_runtime::shutdown::Drain;
 use tokio::sync::{oneshot, watch};
 
@@ -74,6 +75,8 @@ pub(crate) struct Inputs {
     pub(crate) endpoints: Arc<OnceLock<Endpoints>>,
     /// The same of flows.
     pub(crate) flows: Arc<OnceLock<Flows>>,
+    /// Open until pods are served.
+    pub(crate) starting: Guard,
     pub(crate) drain: Drain,
 }
 
@@ -94,10 +97,10 @@ pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::
 fn run(inputs: Inputs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    let Inputs { config, network, owner, endpoints, flows, mut drain } = inputs;
+    let Inputs { config, network, owner, endpoints, flows, starting, mut drain } = inputs;
     runtime.block_on(async {
         tokio::select! {
-            result = follow(&config, &network, owner, &endpoints, &flows) => result,
+            result = follow(&config, &network, owner, &endpoints, &flows, starting) => result,
             () = drain.begun() => Ok(()),
         }
     })
@@ -110,6 +113,7 @@ async fn follow(
     owner: FromOwner,
     endpoints: &OnceLock<Endpoints>,
     flows: &OnceLock<Flows>,
+    starting: Guard,
 ) -> anyhow::Result<()> {
     let FromOwner { cluster, serves, tables, troubles } = owner;
     let Ok((tables, PodOpening { origins, earlier })) = tables.await else {
@@ -144,7 +148,7 @@ async fn follow(
         troubles,
         ready,
     };
-    let pods = pods.run(cluster.clone(), pods_may_be_served);
+    let pods = pods.run(cluster.clone(), pods_may_be_served, starting);
     tokio::select! {
         ended = pods => ended,
         ended = nodes.follow(cluster, serves) => ended,
