@@ -36,7 +36,7 @@ use crate::programs::InterfacePrograms;
 use machine::{Machine, MachineError, Netlink};
 pub(crate) use nodes::Troubles;
 use nodes::{Nodes, NodesError};
-pub use removal::{NodesRemovalError, remove};
+pub use removal::{NodesRemovalError, remove, remove_routes};
 pub use sysctls::SysctlError;
 
 /// When what the kernel refused is tried again.

@@ -132,7 +132,12 @@ fn what_an_earlier_agent_left_is_swept_and_what_others_have_stays() -> Result<()
         eventually(LIMIT, "the tunnel device to go", || {
             ensure!(!net.node(1).ip(&["link"])?.contains("pw_vxlan"));
             Ok(())
-        })
+        })?;
+        // Without a pod network there are none at all.
+        net.node_mut(1).stop_agent()?;
+        net.node_mut(1).spawn_agent(Routing::Native, &["--enable-pod-network=false"])?;
+        net.node_mut(1).agent.as_mut().context("no agent runs")?.wait_ready()?;
+        wait_for_routes(net.node(1), &[])
     })
 }
 

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::maps::{
     KernelTables, MapId, MapReader, Opening, PodOpening, PodTables, Published, pin_dir, pin_path,
 };
+use crate::network;
 use crate::programs::{
     Attached, Loader, Programs, attached, detach_filters, detach_interfaces, link_dir, of_other_versions,
     selftest,
@@ -45,7 +46,7 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
     let pods = match &config.pod_network {
         Some(network) => Some(PodTables::open(&config.bpf_root, &network.sizes)?),
         None => {
-            end_pod_network(&config.bpf_root)?;
+            end_pod_network(config)?;
             None
         }
     };
@@ -72,8 +73,10 @@ pub(super) fn start(config: &Config) -> anyhow::Result<Started> {
     })
 }
 
-/// Ends what an agent with a pod network left at interfaces: nobody keeps the tables of its programs any more.
-fn end_pod_network(bpf_root: &Path) -> anyhow::Result<()> {
+/// Ends what an agent with a pod network left at interfaces and among routes: nobody keeps them any more.
+fn end_pod_network(config: &Config) -> anyhow::Result<()> {
+    let bpf_root = &config.bpf_root;
+    let removed = network::remove_routes(&config.state_dir)?;
     if !PodTables::are_pinned(bpf_root) {
         return Ok(());
     }
@@ -83,6 +86,7 @@ fn end_pod_network(bpf_root: &Path) -> anyhow::Result<()> {
     tracing::warn!(
         ?detached,
         ?maps,
+        ?removed,
         "the pod network of an earlier agent is off now: its programs were detached"
     );
     Ok(())

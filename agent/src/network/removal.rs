@@ -32,21 +32,27 @@ pub(super) fn note(state_dir: &Path) -> io::Result<()> {
     std::fs::write(state_dir.join(NOTE), format!("routes of protocol {OWNER}\n"))
 }
 
-/// Removes the tunnel device and the routes to other nodes' pods, and puts back settings of the namespace. One line for each
-/// thing that was done; empty where no pod network was on.
+/// Removes the tunnel device and the routes to other nodes' pods. One line for each thing that was done; empty where no pod
+/// network was on. Settings of the namespace stay: whoever gives pods a network now may rely on them.
+///
+/// # Errors
+/// The kernel refuses a part.
+pub fn remove_routes(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
+    if !state_dir.join(NOTE).exists() {
+        return Ok(Vec::new());
+    }
+    // A thread of its own: the caller's may poll futures already.
+    let by_netlink = std::thread::scope(|scope| scope.spawn(on_a_runtime).join());
+    by_netlink.unwrap_or_else(|_| Err("the thread panicked".to_owned())).map_err(NodesRemovalError::Netlink)
+}
+
+/// As [`remove_routes`], and puts back settings of the namespace.
 ///
 /// # Errors
 /// The kernel refuses a part; the note stays.
 pub fn remove(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
     let note = state_dir.join(NOTE);
-    let mut done = Vec::new();
-    if note.exists() {
-        // A thread of its own: the caller's may poll futures already.
-        let by_netlink = std::thread::scope(|scope| scope.spawn(on_a_runtime).join());
-        done = by_netlink
-            .unwrap_or_else(|_| Err("the thread panicked".to_owned()))
-            .map_err(NodesRemovalError::Netlink)?;
-    }
+    let mut done = remove_routes(state_dir)?;
     done.extend(Sysctls::new(state_dir).restore()?.into_iter().map(|setting| format!("put back {setting}")));
     match std::fs::remove_file(&note) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
