@@ -1,4 +1,5 @@
 mod fake;
+mod health;
 mod restart;
 
 use std::net::IpAddr;
