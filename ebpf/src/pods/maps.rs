@@ -50,6 +50,9 @@ static TRAFFIC: PerCpuArray<Traffic> = PerCpuArray::with_max_entries(Reason::ALL
 #[map(name = "pw_made")]
 static MADE: PerCpuArray<FlowValue> = PerCpuArray::with_max_entries(1, 0);
 
+/// `EEXIST` of include/uapi/asm-generic/errno-base.h.
+const EXISTS: i32 = -17;
+
 /// Bits of an address, as prefixes of `pw_ipcache` count them.
 const ADDR_BITS: u32 = 128;
 
@@ -235,18 +238,25 @@ impl PacketTables for PodTables {
     fn establish_flow(&self, key: &FlowKey, flow: FlowEntry) -> FlowEntry {
         // SAFETY: a value of the map; the kernel copies it.
         let value = unsafe { flow.at.as_ref() };
-        if CONNTRACK.insert(key, value, u64::from(BPF_NOEXIST)).is_err() {
-            self.count_packet(Reason::MapFull, Direction::Egress, 0);
+        if let Err(errno) = CONNTRACK.insert(key, value, u64::from(BPF_NOEXIST)) {
+            // Another CPU may have moved it: then the next packet finds it there.
+            if errno != EXISTS {
+                self.count_packet(Reason::MapFull, Direction::Egress, 0);
+            }
             return flow;
         }
-        match CONNTRACK.get_ptr_mut(key).and_then(NonNull::new) {
-            Some(at) => {
+        match entry(CONNTRACK.get_ptr_mut(key), FlowMap::Established, key.tag()) {
+            Some(moved) => {
                 // Readers look into the other map first, so that none misses the flow. An entry that is gone already was
                 // the least recently used one.
                 let _ = CONNTRACK_NEW.remove(key);
-                FlowEntry { at, map: FlowMap::Established }
+                moved
             }
-            None => flow,
+            None => {
+                // The element was given to another flow while it was copied: nobody would know what came of it.
+                let _ = CONNTRACK.remove(key);
+                flow
+            }
         }
     }
 
