@@ -126,9 +126,12 @@ impl Identity {
         self.write(&format!("{user}-{port}.kubeconfig"), &config.to_string())
     }
 
+    /// All at once: who reads the file of this name meanwhile has the old text or the new.
     fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
-        let path = self.dir.join(name);
-        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        let (path, unfinished) = (self.dir.join(name), self.dir.join(format!("{name}.unfinished")));
+        std::fs::write(&unfinished, text)
+            .and_then(|()| std::fs::rename(&unfinished, &path))
+            .with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 }
