@@ -1,14 +1,19 @@
 //! The CNI plugin against the agent, as a container runtime uses it.
 
+#[path = "kernel_pod_cni/node.rs"]
+mod node;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use portway_tests::harness::cluster_net::cni::{Answer, Refused};
-use portway_tests::harness::cluster_net::{ClusterNet, Node, Pod, PodSpec, Routing};
-use portway_tests::harness::{Agent, Namespace, eventually, process};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, anyhow, ensure};
+use portway_tests::harness::cluster_net::cni::Refused;
+use portway_tests::harness::cluster_net::{ClusterNet, Pod, PodSpec, Routing};
+use portway_tests::harness::{Agent, Namespace, eventually};
+use serde_json::json;
+
+use node::{in_pod, json_of, link_of, links, refused, traces};
 
 /// What the plugin answers to CHECK of a pod that it does not know.
 const UNKNOWN_CONTAINER: u32 = 3;
@@ -24,42 +29,6 @@ fn one_node(name: &str, body: impl FnOnce(&mut ClusterNet) -> Result<()>) -> Res
         net.node_mut(1).start_agent(Routing::Native, &[NO_HEALTH])?;
         body(net)
     })
-}
-
-fn refused(answer: Answer) -> Result<Refused> {
-    match answer {
-        Err(refused) => Ok(refused),
-        Ok(value) => bail!("the plugin did not refuse: {value}"),
-    }
-}
-
-fn json_of(node: &Node, args: &[&str]) -> Result<Value> {
-    let text = node.portway(&[args, &["-o", "json"]].concat())?;
-    serde_json::from_str(&text).with_context(|| format!("{args:?} is no JSON: {text}"))
-}
-
-/// The pods' links of a node.
-fn links(node: &Node) -> Result<BTreeSet<String>> {
-    let text = node.ip(&["-brief", "link", "show"])?;
-    let names = text.lines().filter_map(|line| line.split(['@', ' ']).next());
-    Ok(names.filter(|name| portway_agent::endpoints::is_link_name(name)).map(str::to_owned).collect())
-}
-
-/// Everything that a node has of pods: links, routes to `10.244`, entries of tables, addresses in use.
-fn traces(node: &Node) -> Result<[usize; 4]> {
-    let routes = |family| node.ip(&[family, "route", "show", "proto", "80"]);
-    let to_pods = |text: String| text.lines().filter(|line| line.contains(" dev pw")).count();
-    let tables = node.tables()?;
-    Ok([
-        links(node)?.len(),
-        to_pods(routes("-4")?) + to_pods(routes("-6")?),
-        tables.endpoints()?.len() + tables.netns()?.len(),
-        json_of(node, &["ipam"])?["addresses"].as_array().map_or(0, Vec::len),
-    ])
-}
-
-fn in_pod(pod: &Pod, args: &[&str]) -> Result<String> {
-    process::output(pod.namespace.command("ip").args(args))
 }
 
 #[test]
@@ -238,12 +207,6 @@ fn pods_that_ended_while_the_agent_was_down_are_gone_and_those_that_run_are_not_
     })
 }
 
-/// The node's end of a pod's link.
-fn link_of(node: &Node, pod: &Pod) -> Result<String> {
-    let endpoint = json_of(node, &["endpoint", "get", pod.name()])?;
-    Ok(endpoint["link"]["name"].as_str().context("no name")?.to_owned())
-}
-
 #[test]
 fn an_endpoint_goes_with_its_sandbox() -> Result<()> {
     one_node("cni-gone", |net| {
@@ -361,7 +324,7 @@ fn a_link_that_another_plugin_made_is_taken_over_and_left_to_it() -> Result<()> 
         let index = node.ip(&["-oneline", "link", "show", "other0"])?;
         assert!(index.starts_with(&format!("{}:", value.ifindex)), "{value:?}: {index}");
         runtime.call_with(&chained, "DEL", &spec, Some(&sandbox))?.map_err(Refused::into_error)?;
-        assert!(node.tables()?.endpoints()?.get(&addr.into()).is_none());
+        assert!(!node.tables()?.endpoints()?.contains_key(&addr.into()));
         assert!(node.ip(&["link", "show", "other0"]).is_ok(), "it is the other plugin's");
         Ok(())
     })
