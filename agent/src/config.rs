@@ -29,7 +29,9 @@ use portway_runtime::logging::Format;
 pub use api_server::ApiServer;
 pub use catalogue::KEYS;
 pub use parse::{Cidr, PortRange};
-pub use pods::{Chaining, DevicePattern, DevicePatterns, FlowTimeouts, Ipam, NodeHealth, PodNetwork, Routing};
+pub use pods::{
+    Chaining, DevicePattern, DevicePatterns, FlowTimeouts, Ipam, NodeHealth, PodNetwork, Routing,
+};
 
 use crate::api;
 

@@ -38,7 +38,8 @@ fn wait_for_routes(node: &Node, wanted: &[&str]) -> Result<()> {
 }
 
 fn addr(text: &str) -> Addr {
-    Addr::from(text.parse::<IpAddr>().unwrap())
+    let parsed = text.parse::<IpAddr>();
+    Addr::from(parsed.unwrap_or_else(|error| unreachable!("{text}: {error}")))
 }
 
 fn sysctl(node: &Node, name: &str) -> Result<String> {
