@@ -47,6 +47,12 @@ impl Sighting {
         self.protocol == protocol::TCP
     }
 
+    /// Whether it is the second packet of a TCP connection.
+    #[inline(always)]
+    const fn answers_syn(&self) -> bool {
+        self.is_tcp() && self.flags.answers_syn()
+    }
+
     /// The bits of `seen_*`.
     #[inline(always)]
     const fn bits(&self) -> u8 {
@@ -249,11 +255,13 @@ fn establish<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, value: &
     moved
 }
 
+/// Who began a flow that nobody knows: the sender of this packet, but of a SYN that acknowledges one its receiver. (The flow
+/// is known no more then, because a flood pushed it out; taken for the endpoint's own it would be masqueraded.)
 #[inline(always)]
 const fn initiator(sighting: &Sighting) -> u32 {
-    match sighting.direction {
-        Direction::Egress => 0,
-        Direction::Ingress => FlowValue::FROM_PEER,
+    match (sighting.direction, sighting.answers_syn()) {
+        (Direction::Egress, false) | (Direction::Ingress, true) => 0,
+        (Direction::Ingress, false) | (Direction::Egress, true) => FlowValue::FROM_PEER,
     }
 }
 

@@ -86,6 +86,12 @@ impl TcpFlags {
     pub const fn opens(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN
     }
+
+    /// SYN with ACK: someone answers who began.
+    #[inline(always)]
+    pub const fn answers_syn(self) -> bool {
+        self.0 & (Self::SYN | Self::ACK | Self::RST) == Self::SYN | Self::ACK
+    }
 }
 
 /// Which part of a datagram a packet is.
@@ -170,6 +176,16 @@ mod tests {
         assert!(!TcpFlags::new(TcpFlags::SYN | TcpFlags::ACK).opens());
         assert!(!TcpFlags::new(TcpFlags::SYN | TcpFlags::RST).opens());
         assert!(!TcpFlags::new(TcpFlags::ACK).opens());
+    }
+
+    #[test]
+    fn only_a_syn_that_acknowledges_answers_one() {
+        assert!(TcpFlags::new(TcpFlags::SYN | TcpFlags::ACK | 0x40).answers_syn());
+        for flags in
+            [TcpFlags::SYN, TcpFlags::ACK, TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST, TcpFlags::FIN]
+        {
+            assert!(!TcpFlags::new(flags).answers_syn(), "{flags:#x}");
+        }
     }
 
     #[test]

@@ -80,8 +80,17 @@ fn oracle(protocol: u8, history: &[Event]) -> State {
             Some(_) | None => lives.push(std::vec![event]),
         }
     }
+    // Nobody begins with the answer to a SYN.
+    let first = |life: &[&Event]| {
+        let answers = tcp && life[0].flags & (SYN | ACK | RST) == SYN | ACK;
+        match life[0].direction {
+            Direction::Egress if answers => Direction::Ingress,
+            Direction::Ingress if answers => Direction::Egress,
+            direction @ (Direction::Egress | Direction::Ingress) => direction,
+        }
+    };
     let completed = |life: &Vec<&Event>| {
-        let first = life[0].direction;
+        let first = first(life);
         life.iter().enumerate().any(|(n, event)| {
             let before = &life[..=n];
             let both = seen(before, Direction::Egress) & seen(before, Direction::Ingress) != 0;
@@ -96,7 +105,7 @@ fn oracle(protocol: u8, history: &[Event]) -> State {
     };
     let (out, into) = (total(Direction::Egress), total(Direction::Ingress));
     State {
-        from_peer: life[0].direction == Direction::Ingress,
+        from_peer: first(life) == Direction::Ingress,
         out: seen(life, Direction::Egress),
         into: seen(life, Direction::Ingress),
         packets: (out.0, into.0),
@@ -218,5 +227,20 @@ fn a_flood_of_syns_takes_no_room_from_what_is_established() {
             see(&tables, protocol::TCP, &Event { flow, direction, flags, bytes: 60, after: 0 }, now);
         }
         assert_eq!(tables.entry(&key(flow, protocol::TCP)).unwrap().0, FlowMap::New);
+    }
+}
+
+#[test]
+fn the_answer_to_a_syn_that_was_forgotten_says_who_began() {
+    for (direction, other_way, from_peer) in
+        [(Direction::Egress, Direction::Ingress, true), (Direction::Ingress, Direction::Egress, false)]
+    {
+        let tables = Memory::new();
+        let event = |direction, flags| Event { flow: 0, direction, flags, bytes: 60, after: 0 };
+        see(&tables, protocol::TCP, &event(direction, SYN | ACK), tables.now);
+        let key = key(0, protocol::TCP);
+        assert_eq!(tables.entry(&key).unwrap().1.is(FlowValue::FROM_PEER), from_peer, "{direction:?}");
+        see(&tables, protocol::TCP, &event(other_way, ACK), tables.now);
+        assert_eq!(tables.entry(&key).unwrap().0, FlowMap::Established, "{direction:?}");
     }
 }
