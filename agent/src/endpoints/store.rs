@@ -7,6 +7,8 @@ use super::Endpoint;
 
 /// The directory's name in the state directory.
 const DIRECTORY: &str = "endpoints";
+/// The extension of a record that is being written.
+const UNFINISHED: &str = "tmp";
 
 /// The directory of the records, one file for each endpoint, named by its number.
 #[derive(Clone, Debug)]
@@ -41,8 +43,14 @@ impl Store {
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for entry in entries {
             let path = entry.map_err(failed("read", &self.directory))?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
+            match path.extension().and_then(std::ffi::OsStr::to_str) {
+                Some("json") => {}
+                // Of an agent that ended in the middle of writing it.
+                Some(UNFINISHED) => {
+                    std::fs::remove_file(&path).map_err(failed("remove", &path))?;
+                    continue;
+                }
+                Some(_) | None => continue,
             }
             match std::fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Endpoint>(&text)?)) {
                 Ok(record) if path == self.path(record.id) => records.push(record),
@@ -63,7 +71,7 @@ impl Store {
     /// In one step: a reader finds the old record or the new one. It outlives the agent, not the machine; neither do links.
     pub(super) fn save(&self, endpoint: &Endpoint) -> Result<(), StoreError> {
         let path = self.path(endpoint.id);
-        let unfinished = path.with_extension("tmp");
+        let unfinished = path.with_extension(UNFINISHED);
         let text = serde_json::to_vec(endpoint).map_err(|error| failed("write", &path)(error.into()))?;
         std::fs::write(&unfinished, text).map_err(failed("write", &unfinished))?;
         std::fs::rename(&unfinished, &path).map_err(failed("replace", &path))
@@ -98,4 +106,20 @@ pub(super) fn remove_all(state_dir: &Path) -> Result<PathBuf, StoreError> {
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError { action, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_half_written_is_gone_after_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let half = dir.path().join(DIRECTORY).join("56.tmp");
+        std::fs::write(&half, "{").unwrap();
+        let (records, unreadable) = store.load().unwrap();
+        assert!(records.is_empty() && unreadable.is_empty());
+        assert!(!half.exists());
+    }
 }
