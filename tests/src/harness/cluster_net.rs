@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use super::manifest::{Directory, Endpoint, Service, TARGET};
-use super::{Agent, Namespace, PREFIX, Probe, Server, complain};
+use super::{Agent, Namespace, PREFIX, Probe, Server, complain, process};
 
 pub use node::Node;
 pub use pod::{Pod, PodSpec};
@@ -200,11 +200,18 @@ impl ClusterNet {
         self.dir.path()
     }
 
-    /// From now on the way to the world takes packets of at most `mtu` bytes; the router says so to who sends more.
+    /// From now on the way to the world takes packets of at most `mtu` bytes; the router says so to who sends more. The
+    /// world does not know, or its TCP would say it from the start.
     pub fn narrow(&self, mtu: u32) -> Result<()> {
-        // An end takes no longer packets than it sends.
-        self.world.set_mtu("eth0", mtu)?;
-        self.router.set_mtu(GATE, mtu)
+        for (family, prefix, more) in
+            [("-4", "198.51.100.0/24", "scope link"), ("-6", "2001:db8:100::/64", "metric 256")]
+        {
+            let mut command = self.router.command("ip");
+            command.args([family, "route", "change", prefix, "dev", GATE, "proto", "kernel"]);
+            command.args(more.split(' ')).args(["mtu", "lock", &mtu.to_string()]);
+            process::output(&mut command).with_context(|| format!("narrow the way to {prefix}"))?;
+        }
+        Ok(())
     }
 
     /// Starts the agents of all nodes and waits until each is ready.

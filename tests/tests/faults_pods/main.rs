@@ -49,6 +49,7 @@ fn nobody_notices(end: End, routing: Routing) -> Result<()> {
         net.manifests().put("node-1", [net.node(1).object_with(&cidrs)])?;
         net.start_agents(routing, &[])?;
         let mut load = Load::start(net)?;
+        wait_health_endpoint(net.node(1))?;
         let (before, free) = (Inventory::take(net.node(1))?, free_addresses(net)?);
         let churn = Churn::start(net, load.near())?;
         let mut random = Random::new(std::process::id().into());
@@ -88,6 +89,15 @@ fn nobody_notices(end: End, routing: Routing) -> Result<()> {
         );
         ensure!(now == free, "{} addresses leaked", free - now);
         ensure!(churned.made >= repeats, "too few pods came and went: {churned}");
+        Ok(())
+    })
+}
+
+/// The node's own endpoint comes when it comes, and stays.
+fn wait_health_endpoint(node: &Node) -> Result<()> {
+    let first = Addr::from(IpAddr::from([10, 244, 1, 1]));
+    eventually(Duration::from_secs(10), "the health endpoint", || {
+        ensure!(node.tables()?.endpoints()?.contains_key(&first), "it is not there");
         Ok(())
     })
 }
@@ -133,6 +143,7 @@ fn a_pod_that_went_while_the_agent_was_down_is_in_no_table_after_its_start() -> 
             let far = net.serving_pod(2, "far")?;
             net.publish(&web(), far.endpoints())?;
             let stays = net.serving_pod(1, "stays")?;
+            wait_health_endpoint(net.node(1))?;
             let before = Inventory::take(net.node(1))?;
             let gone = ["by-del", "by-itself"].map(|name| PodSpec::new(name).without_socket_lb());
             let gone = [net.make(1, &gone[0])?, net.make(1, &gone[1])?];

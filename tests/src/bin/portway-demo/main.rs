@@ -1,5 +1,5 @@
-//! Watch Kubernetes services work without kube-proxy and without a cluster: a node with pods in network namespaces
-//! of the demo's own, the agent on a directory of manifests, and real connections through it.
+//! Watch Kubernetes services and pods work without kube-proxy and without a cluster: two nodes in network namespaces of
+//! the demo's own, pods made by the CNI plugin, the agents on a directory of manifests, and real connections.
 //!
 //! Each step prints the answer of the pod that was reached and is checked; the exit code is 1 if one fails.
 
@@ -13,13 +13,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use portway_tests::harness::demo::set_up;
-use portway_tests::harness::{Pod, World, process};
+use portway_tests::harness::cluster_net::{Pod, Routing};
+use portway_tests::harness::demo::set_up_cluster;
+use portway_tests::harness::{ClusterNet, Namespace, process};
 
 use interrupt::Interrupt;
 use screen::Screen;
 
-/// Watch Kubernetes services work without kube-proxy and without a cluster
+/// Watch Kubernetes services and pods work without kube-proxy and without a cluster
 ///
 /// Needs root, for network namespaces, a control group and BPF. Nothing outside of those is touched, and no packet
 /// leaves them.
@@ -55,11 +56,12 @@ fn demo(args: &Args, screen: &mut Screen) -> Result<()> {
     }
     let interrupt = Interrupt::catch()?;
     let start = Instant::now();
-    screen.title("Portway: Kubernetes services without kube-proxy")?;
+    screen.title("Portway: Kubernetes pods and services without kube-proxy")?;
     let mut demo = Demo::set_up(screen)?;
     if args.without_programs {
-        demo.world.kill_agent()?;
-        demo.world.portway(&["cleanup", "--yes"])?;
+        let node = demo.net.node_mut(1);
+        node.kill_agent()?;
+        node.portway(&["cleanup", "--yes"])?;
         screen.fact("programs", "taken out of the kernel")?;
     }
     let result = steps::run(&mut demo, screen, &interrupt);
@@ -76,39 +78,51 @@ fn demo(args: &Args, screen: &mut Screen) -> Result<()> {
     result
 }
 
-/// The node and what is on it.
+/// The nodes and what is on them.
 struct Demo {
-    world: World,
-    /// A pod that serves nothing.
+    net: ClusterNet,
+    /// Pods that serve.
+    pods: Vec<Pod>,
+    /// A pod that serves nothing, on the first node.
     client: Pod,
 }
 
 impl Demo {
     fn set_up(screen: &mut Screen) -> Result<Self> {
-        let mut world = World::new("demo")?;
-        set_up(&mut world)?;
-        let client = world.pod("client")?;
-        screen.fact("node-1", "172.18.0.10 and fd00:172:18::10, in network namespaces of the demo's own")?;
-        screen.fact("web", "pods web-1 and web-2, IPv4 and IPv6, NodePort 30080")?;
-        screen.fact("cart", "pod cart-1, IPv4")?;
-        screen.fact("client", "a pod that connects")?;
+        let mut net = ClusterNet::new("demo", 2)?;
+        for node in net.nodes() {
+            let [v4, v6] = node.pod_cidrs();
+            screen.fact(node.name(), &format!("{} and {}, pods in {v4} and {v6}", node.v4(), node.v6()))?;
+        }
+        screen.fact("world", "198.51.100.2, behind a router that knows no pod; all in network namespaces")?;
         let start = Instant::now();
-        world.start_agent(&[])?;
-        let ready = format!(
-            "ready after {} ms on {}",
-            start.elapsed().as_millis(),
-            world.manifests().path().display()
-        );
-        screen.fact("agent", &ready)?;
+        // Nodes probe each other only once in a while: longer than the demo takes.
+        net.start_agents(Routing::Tunnel, &["--enable-health-checking=false"])?;
+        let ready = start.elapsed().as_millis();
+        screen.fact("agents", &format!("ready after {ready} ms on {}", net.manifests().path().display()))?;
+        let start = Instant::now();
+        let pods = set_up_cluster(&mut net)?;
+        let client = net.pod(1, "client")?;
+        let took = start.elapsed().as_millis();
+        for pod in pods.iter().chain([&client]) {
+            screen.fact(pod.name(), &format!("{} and {} on {}", pod.v4, pod.v6, pod.node))?;
+        }
+        screen.fact("pods", &format!("{} made by the CNI plugin in {took} ms", pods.len() + 1))?;
         screen.line("")?;
-        Ok(Self { world, client })
+        Ok(Self { net, pods, client })
+    }
+
+    /// A pod that serves.
+    fn pod(&self, name: &str) -> Result<&Pod> {
+        self.pods.iter().find(|pod| pod.name() == name).with_context(|| format!("there is no pod {name}"))
     }
 
     /// How to play with it.
     fn explain(&self, screen: &mut Screen) -> Result<()> {
-        let places = self.world.places();
+        let node = self.net.node(1);
+        let places = node.places();
         let portway = process::binary("portway")?;
-        let shell = |namespace: &portway_tests::harness::Namespace| {
+        let shell = |namespace: &Namespace| {
             format!(
                 "sh -c 'echo $$ > {}/cgroup.procs; exec {} --mount=/proc/{}/ns/mnt bash'",
                 places.cgroup.display(),
@@ -118,7 +132,7 @@ impl Demo {
         };
         screen.title("It stays up until Ctrl-C. As root:")?;
         screen.fact("a pod", &shell(&self.client.namespace))?;
-        screen.fact("the node", &shell(self.world.node()))?;
+        screen.fact("the node", &shell(node.namespace()))?;
         screen.fact("in there", "head -1 < /dev/tcp/10.96.0.10/80")?;
         screen.fact("services", &format!("edit {} and ask again", places.manifests.display()))?;
         let socket = format!("--socket-path={}", places.socket().display());
@@ -135,8 +149,8 @@ fn relative(path: &Path) -> &Path {
     }
 }
 
-/// The output of `portway ARGS`, each line moved in.
-fn portway(world: &World, args: &[&str]) -> Result<String> {
-    let output = world.portway(args).with_context(|| format!("portway {}", args.join(" ")))?;
+/// The output of `portway ARGS` on the first node, each line moved in.
+fn portway(net: &ClusterNet, args: &[&str]) -> Result<String> {
+    let output = net.node(1).portway(args).with_context(|| format!("portway {}", args.join(" ")))?;
     Ok(output.lines().map(|line| format!("    {line}\n")).collect())
 }

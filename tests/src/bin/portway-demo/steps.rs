@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use portway_tests::harness::cluster_net::WORLD_V4;
+use portway_tests::harness::demo::{endpoint_line, with_addresses};
+use portway_tests::harness::manifest::TARGET;
 use portway_tests::harness::{Answer, Errno, Outcome, Probe, Tally, eventually};
 
 use crate::interrupt::Interrupt;
@@ -17,7 +20,9 @@ type Step = fn(&mut Demo, &mut Screen) -> Result<()>;
 
 /// All of them, until one fails.
 pub(crate) fn run(demo: &mut Demo, screen: &mut Screen, interrupt: &Interrupt) -> Result<()> {
-    let steps: [(&str, Step); 9] = [
+    let steps: [(&str, Step); 11] = [
+        ("pod to pod", pod_to_pod),
+        ("the world", the_world),
         ("ClusterIP", cluster_ip),
         ("UDP", datagrams),
         ("NodePort", node_port),
@@ -35,8 +40,33 @@ pub(crate) fn run(demo: &mut Demo, screen: &mut Screen, interrupt: &Interrupt) -
     Ok(())
 }
 
+fn pod_to_pod(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
+    let mut client = demo.net.client(&demo.client)?;
+    for (step, name, v6) in [
+        ("pod on the same node", "web-1", false),
+        ("pod on the other node", "web-2", false),
+        ("… by IPv6", "web-2", true),
+    ] {
+        let to = demo.pod(name)?.socket(v6);
+        let answer = reached(&to.to_string(), client.tcp(to)?)?;
+        let own = demo.client.address(v6);
+        ensure!(answer.client.ip() == own, "{name} sees {}, not {own}", answer.client);
+        screen.passed(step, &to.to_string(), &said(&answer))?;
+    }
+    Ok(())
+}
+
+fn the_world(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
+    let mut client = demo.net.client(&demo.client)?;
+    let to = SocketAddr::from((WORLD_V4, TARGET));
+    let answer = reached(&to.to_string(), client.tcp(to)?)?;
+    let node = demo.net.node(1).v4();
+    ensure!(answer.client.ip() == node, "the world sees {}, not {node}", answer.client);
+    screen.passed("the world", &to.to_string(), &format!("{}: the node's address", said(&answer)))
+}
+
 fn cluster_ip(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let mut client = demo.world.client(&demo.client)?;
+    let mut client = demo.net.client(&demo.client)?;
     for (family, to) in [("IPv4", "10.96.0.10:80"), ("IPv6", "[fd00:10:96::10]:80")] {
         let answer = reached(to, client.tcp(to)?)?;
         let share = spread(&mut client, to, &["web-1", "web-2"])?;
@@ -46,7 +76,7 @@ fn cluster_ip(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn datagrams(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let mut client = demo.world.client(&demo.client)?;
+    let mut client = demo.net.client(&demo.client)?;
     let to = "10.96.0.10:80";
     let socket = client.open_udp(false)?;
     let answer = reached(to, client.send_to(socket, to)?)?;
@@ -65,8 +95,8 @@ fn datagrams(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn node_port(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let (mut pod, mut node) = (demo.world.client(&demo.client)?, demo.world.node_client()?);
-    let to = "172.18.0.10:30080";
+    let (mut pod, mut node) = (demo.net.client(&demo.client)?, demo.net.node(1).client()?);
+    let to = "172.18.0.11:30080";
     let answer = reached(to, pod.tcp(to)?)?;
     let share = spread(&mut pod, to, &["web-1", "web-2"])?;
     screen.passed("NodePort on the node", to, &format!("{}; {share}", said(&answer)))?;
@@ -84,7 +114,7 @@ fn node_port(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn affinity(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let mut client = demo.world.client(&demo.client)?;
+    let mut client = demo.net.client(&demo.client)?;
     let to = "10.96.0.30:80";
     let answer = reached(to, client.tcp(to)?)?;
     let tally = connects(&mut client, to, 40)?;
@@ -98,7 +128,7 @@ fn affinity(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn no_endpoints(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let mut client = demo.world.client(&demo.client)?;
+    let mut client = demo.net.client(&demo.client)?;
     let to = "10.96.0.40:80";
     let start = Instant::now();
     match client.tcp(to)? {
@@ -111,16 +141,12 @@ fn no_endpoints(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn scale_up(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let mut client = demo.world.client(&demo.client)?;
+    let mut client = demo.net.client(&demo.client)?;
     let before = spread(&mut client, CART, &["cart-1"])?;
-    let pod = demo.world.serving_pod("cart-2")?;
-    let old = include_str!("../../../demo/cart.yaml").trim_end();
-    let endpoint = format!(
-        "  - {{addresses: [{}], conditions: {{ready: true}}, nodeName: node-1}} # {}",
-        pod.v4, pod.name
-    );
+    let pod = demo.net.serving_pod(1, "cart-2")?;
+    let old = with_addresses(include_str!("../../../demo/cart.yaml"), &demo.pods);
     let start = Instant::now();
-    demo.world.manifests().put_text("cart.yaml", &format!("{old}\n{endpoint}\n"))?;
+    demo.net.manifests().put_text("cart.yaml", &format!("{old}{}", endpoint_line(&pod, false)))?;
     let (answer, took) = eventually(Duration::from_secs(1), "cart-2 to answer", || {
         let answer = reached(CART, client.tcp(CART)?)?;
         ensure!(answer.name == "cart-2", "{} answers", answer.name);
@@ -132,11 +158,11 @@ fn scale_up(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 }
 
 fn status(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    screen.block("portway status", &portway(&demo.world, &["status"])?)
+    screen.block("portway status", &portway(&demo.net, &["status"])?)
 }
 
 fn service_list(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
-    let list = portway(&demo.world, &["service", "list"])?;
+    let list = portway(&demo.net, &["service", "list"])?;
     for text in [CART, "0.0.0.0:30080", "[fd00:10:96::10]:80"] {
         ensure!(list.contains(text), "the list lacks {text}:\n{list}");
     }
@@ -146,9 +172,9 @@ fn service_list(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
 fn cost(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
     const ROUNDS: usize = 20;
     const CONNECTS: u32 = 100;
-    let mut client = demo.world.client(&demo.client)?;
-    let direct: SocketAddr = "10.244.1.2:8080".parse()?;
-    let service: SocketAddr = "10.96.0.10:80".parse()?;
+    let mut client = demo.net.client(&demo.client)?;
+    // Both pods of this service are on the client's node.
+    let (direct, service) = (demo.pod("cart-1")?.socket(false), CART.parse()?);
     let (mut through, mut straight) = (Tally::default(), Tally::default());
     // In turns, so that what else the machine does falls on both.
     for _ in 0..ROUNDS {

@@ -141,7 +141,7 @@ impl Node {
         let name = &self.name;
         self.agent.as_mut().context("no agent runs")?.wait_ready().with_context(|| format!("on {name}"))?;
         let conf = self.conf_path();
-        eventually(Duration::from_secs(5), "the CNI configuration to be there", || {
+        eventually(Duration::from_secs(20), "the CNI configuration to be there", || {
             std::fs::metadata(&conf).map(drop).with_context(|| format!("look for {}", conf.display()))
         })
     }
