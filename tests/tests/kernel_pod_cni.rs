@@ -74,6 +74,29 @@ fn a_pod_has_its_addresses_the_way_out_and_the_neighbours_and_del_leaves_no_trac
     })
 }
 
+/// The kernel drops what is sent before it has noticed the carrier, and takes its time where many links come and go. A list
+/// of all interfaces shows what it has noticed; asking for one would make it look.
+#[test]
+fn both_ends_of_a_link_carry_packets_when_the_plugin_answers() -> Result<()> {
+    one_node("cni-carrier", |net| {
+        let mut pods = Vec::new();
+        for number in 1..=20 {
+            let pod = net.pod(1, &format!("web-{number}"))?;
+            let there = in_pod(&pod, &["-oneline", "link"])?;
+            let here = net.node(1).ip(&["-oneline", "link"])?;
+            pods.push(pod);
+            let is_up = |links: &str, name: &str| {
+                links.lines().any(|link| link.contains(name) && link.contains("state UP"))
+            };
+            assert!(is_up(&there, " eth0@"), "{there}");
+            let ours: Vec<_> = here.lines().filter(|link| link.contains(": pw")).collect();
+            assert_eq!(ours.len(), number, "{here}");
+            assert!(ours.iter().all(|link| link.contains("state UP")), "{here}");
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn every_version_gets_a_result_of_its_own_shape() -> Result<()> {
     one_node("cni-versions", |net| {

@@ -4,6 +4,7 @@
 //! ([`GATEWAY_V4`], [`GATEWAY_V6`]) and whose neighbours are entered for good: no pod ever asks for an Ethernet address.
 //! The node has a route to each address, and its neighbour.
 
+mod carrier;
 mod inspect;
 mod netlink;
 
@@ -114,7 +115,7 @@ pub(super) fn route(endpoint: &Endpoint) -> Result<(), LinkError> {
     })
 }
 
-/// Gives the pod's end its addresses and the way out.
+/// Gives the pod's end its addresses and the way out. Both ends carry packets from then on.
 pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Result<(), LinkError> {
     let interface = endpoint.attachment.interface.as_str();
     inside(netns, || {
@@ -162,8 +163,10 @@ pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Resul
                 Some(own) => answers_come_from(handle, index, own).await,
                 None => Ok(()),
             }
-        })
-    })
+        })?;
+        carrier::settle(interface)
+    })?;
+    carrier::settle(&endpoint.link.name)
 }
 
 /// What a pod answers to [`GATEWAY_V6`] comes from its own address. That is also who a pod that reaches itself by a service
