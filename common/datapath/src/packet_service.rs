@@ -153,7 +153,7 @@ fn begin_direct<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting)
 fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighting: &Sighting) {
     let (value, flow) = conntrack::touch(tables, key, flow, sighting);
     // The endpoint dials its peer itself now, from a port that it once dialled a service from.
-    if sighting.opens() && value.other().is_some() {
+    if may_dial(sighting) && value.other().is_some() {
         conntrack::retranslate(tables, flow, &value, &Translated::NOT);
     }
 }
@@ -282,7 +282,7 @@ fn keep_plain<T: PacketTables>(
         return Some(tables.flow_map(flow));
     };
     let (value, flow) = conntrack::touch(tables, &key, flow, sighting);
-    if sighting.opens() {
+    if may_dial(sighting) {
         conntrack::retranslate(tables, flow, &value, &to_frontend(tuple, chosen));
     }
     Some(tables.flow_map(flow))
@@ -340,6 +340,13 @@ fn is_closed<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) 
         Some(flow) => tables.read_flow(flow).is_closed(),
         None => false,
     }
+}
+
+/// Whether a packet may say anew what its sender dialled: of TCP the first one alone. Datagrams from one port may go to several
+/// frontends of one backend and to that itself in turn; what comes back answers the last one.
+#[inline(always)]
+const fn may_dial(sighting: &Sighting) -> bool {
+    !sighting.is_tcp() || sighting.opens()
 }
 
 /// The client's flow with its backend.

@@ -156,6 +156,30 @@ fn an_exchange_keeps_its_backend_while_that_serves() {
 }
 
 #[test]
+fn datagrams_to_two_frontends_of_one_backend_are_answered_by_the_one_that_was_asked() {
+    let mut tables = Memory::new();
+    tables.serve(frontend(Protocol::UDP), 0, &[(1, B, SERVER)]);
+    let external = Addr::v4([192, 0, 2, 10]);
+    tables.serve((external, Port::new(53), Protocol::UDP), 0, &[(1, B, SERVER)]);
+    let (first, second) = (ask(protocol::UDP), tuple((POD, 40_000), (external, 53), protocol::UDP));
+    let direct = tuple((POD, 40_000), (B, 8080), protocol::UDP);
+    for _ in 0..3 {
+        for asked in [first, second] {
+            assert_eq!(backend(send(&tables, &asked, 0)), B);
+            let expected = Incoming::From { addr: asked.destination, port: asked.destination_port };
+            for _ in 0..2 {
+                assert_eq!(receive(&tables, &answer(B, protocol::UDP), 0), expected);
+            }
+        }
+        assert_eq!(
+            outgoing(&tables, &direct, true, &sighting(&tables, &direct, Direction::Egress, 0)),
+            Outgoing::Direct
+        );
+        assert_eq!(receive(&tables, &answer(B, protocol::UDP), 0), Incoming::Direct);
+    }
+}
+
+#[test]
 fn a_service_may_come_to_be_where_nobody_answered_yet() {
     let mut tables = Memory::new();
     let ask = ask(protocol::UDP);
