@@ -9,13 +9,19 @@
 //! Cost: an established flow between pods is one lookup at each end. An established flow to a service is four at the
 //! client's (two that find nothing, one for each entry); UDP asks the service again, which is a connect's lookups.
 
+mod choice;
+mod quoted;
+#[cfg(test)]
+mod tests;
+
+pub use quoted::quoted_frontend;
+
 use crate::conntrack::{self, Sighting, Translated};
 use crate::packet::{Tuple, protocol};
-use crate::translate::{choose, find_version, inconsistent, reference, serving};
 use crate::{
-    Addr, AffinityKey, BackendRef, Destination, FlowKey, FlowMap, FlowValue, NetworkWord, NodeNetwork,
-    PacketTables, Port, Protocol, Reason, ServiceIndex, Settings, Verdict,
+    Addr, BackendRef, FlowKey, FlowMap, FlowValue, NetworkWord, NodeNetwork, PacketTables, Port, Reason,
 };
+use choice::{Chosen, Found, find_backend, is_under_way};
 
 /// What becomes of a packet that a pod sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +66,7 @@ pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighti
             Found::NoService => {}
             Found::NoBackends => return Outgoing::Refuse,
             Found::Backend(chosen) => {
-                let remembered = if chosen.is_kept {
+                let remembered = if chosen.is_kept || is_under_way(tables, tuple, sighting, &chosen) {
                     match keep_plain(tables, tuple, sighting, &chosen) {
                         Some(_) if chosen.is_settled => true,
                         Some(plain) => keep_service(tables, tuple, sighting, &chosen, plain),
@@ -84,35 +90,6 @@ pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighti
     }
     begin_direct(tables, tuple, sighting);
     Outgoing::Direct
-}
-
-/// What the tables say of a destination.
-enum Found {
-    NoService,
-    NoBackends,
-    Backend(Chosen),
-}
-
-/// The backend of a flow to a service.
-#[derive(Clone, Copy)]
-struct Chosen {
-    to: (Addr, Port),
-    service: ServiceIndex,
-    backend: BackendRef,
-    /// The flow had it before.
-    is_kept: bool,
-    /// The entry that says so is established and has taken notice of the packet.
-    is_settled: bool,
-}
-
-impl Chosen {
-    const NONE: Self = Self {
-        to: (Addr::ANY_V6, Port::new(0)),
-        service: ServiceIndex::new(0),
-        backend: BackendRef::NONE,
-        is_kept: false,
-        is_settled: false,
-    };
 }
 
 /// Takes notice of a packet whose flow is known to go without a service; whether it does. While nobody has answered, a service
@@ -195,77 +172,6 @@ pub fn answer_to_itself<T: PacketTables>(
     Some((value.other()?, tuple.destination_port))
 }
 
-/// Where a packet comes from in the eyes of the pod that gets an ICMP error about it: the frontend that it dialled.
-/// `quoted` is the packet as it left the pod. `None`: it dialled what it reached.
-#[inline(never)]
-pub fn quoted_frontend<T: PacketTables>(tables: &T, quoted: &Tuple) -> Option<(Addr, Port)> {
-    let flow = tables.flow(&quoted.flow_of_source(FlowKey::PLAIN))?;
-    tables.read_flow(flow).other()
-}
-
-/// The backend of a packet to a service: the one that its flow has, or one that is chosen.
-#[inline(never)]
-fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Found {
-    let Some(to) = destination(tuple) else { return Found::NoService };
-    let known = kept(tables, tuple, sighting);
-    // A connection stays with its backend while it lives.
-    if known.is_kept && sighting.is_tcp() && !sighting.opens() {
-        return Found::Backend(known);
-    }
-    let settings = Settings::from_word(tables.config().settings);
-    let version = match find_version(tables, settings, false, to) {
-        Ok(version) => version,
-        Err(Verdict::Refuse(_)) => return Found::NoBackends,
-        Err(Verdict::Pass(_) | Verdict::Translate(_)) => return Found::NoService,
-    };
-    if known.is_kept
-        && serving(tables, known.backend, &version).is_some()
-        && !(sighting.opens() && is_closed(tables, tuple, known.to))
-    {
-        return Found::Backend(known);
-    }
-    let Some((backend, chosen)) =
-        choose(tables, AffinityKey::address(tuple.source, version.service), &version)
-    else {
-        inconsistent(tables);
-        return Found::NoService;
-    };
-    if tuple.protocol == protocol::SCTP && backend.port != to.port {
-        // A checksum over all of the packet protects the ports, and no helper computes it: no backend can be reached.
-        return Found::NoBackends;
-    }
-    let chosen = match chosen {
-        Some(chosen) => chosen,
-        None => reference(tables, backend.index),
-    };
-    Found::Backend(Chosen {
-        to: (backend.addr, backend.port),
-        service: version.service,
-        backend: chosen,
-        is_kept: false,
-        is_settled: false,
-    })
-}
-
-/// The backend that a flow to a service has; [`Chosen::NONE`] where it has none. (Of an `Option` the compiler would carry
-/// around what nobody has written, which the verifier takes for a defect.)
-#[inline(always)]
-fn kept<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Chosen {
-    let Some(flow) = tables.flow(&tuple.flow_of_source(FlowKey::SERVICE)) else { return Chosen::NONE };
-    let value = tables.read_flow(flow);
-    let is_settled = matches!(tables.flow_map(flow), FlowMap::Established);
-    if is_settled {
-        conntrack::touch_settled(tables, flow, &value, sighting);
-    }
-    Chosen {
-        to: (value.other, value.other_port),
-        service: value.service,
-        backend: BackendRef::from_word(value.backend),
-        is_kept: true,
-        is_settled,
-    }
-}
-
 /// Takes notice of a packet of a flow that keeps its backend, in the entry under the backend. Where that is afterwards; `None`
 /// if it could not be remembered.
 #[inline(never)]
@@ -334,14 +240,6 @@ fn set<T: PacketTables>(tables: &T, key: &FlowKey, sighting: &Sighting, translat
     }
 }
 
-#[inline(always)]
-fn is_closed<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) -> bool {
-    match tables.flow(&under_backend(tuple, backend)) {
-        Some(flow) => tables.read_flow(flow).is_closed(),
-        None => false,
-    }
-}
-
 /// Whether a packet may say anew what its sender dialled: of TCP the first one alone. Datagrams from one port may go to several
 /// frontends of one backend and to that itself in turn; what comes back answers the last one.
 #[inline(always)]
@@ -377,18 +275,3 @@ const fn to_backend(chosen: &Chosen) -> Translated {
 const fn has_services(tuple: &Tuple) -> bool {
     matches!(tuple.protocol, protocol::TCP | protocol::UDP | protocol::UDP_LITE | protocol::SCTP)
 }
-
-/// What a service may be asked for by; `None` where the protocol has none.
-#[inline(always)]
-const fn destination(tuple: &Tuple) -> Option<Destination> {
-    let protocol = match tuple.protocol {
-        protocol::TCP => Protocol::TCP,
-        protocol::UDP | protocol::UDP_LITE => Protocol::UDP,
-        protocol::SCTP => Protocol::SCTP,
-        _ => return None,
-    };
-    Some(Destination { addr: tuple.destination, port: tuple.destination_port, protocol })
-}
-
-#[cfg(test)]
-mod tests;

@@ -82,7 +82,7 @@ pub fn translate<T: Tables>(tables: &T, client: Client, to: Destination) -> Verd
         Ok(version) => version,
         Err(verdict) => return verdict,
     };
-    match choose(tables, affinity_key(client, &version), &version) {
+    match choose(tables, affinity_key(client, &version), &version, || tables.random()) {
         Some((backend, _)) => {
             tables.count(Counter::Connects);
             Verdict::Translate(translation(&version, &backend))
@@ -108,7 +108,7 @@ pub fn translate_datagram<T: Tables>(tables: &T, client: Client, cookie: u64, to
     };
     let (backend, reference) = match kept {
         Some(kept) => kept,
-        None => match choose(tables, affinity_key(client, &version), &version) {
+        None => match choose(tables, affinity_key(client, &version), &version, || tables.random()) {
             Some((backend, Some(reference))) => (backend, reference),
             Some((backend, None)) => (backend, reference(tables, backend.index)),
             None => return inconsistent(tables),
@@ -280,17 +280,18 @@ const fn affinity_key(client: Client, version: &Version) -> AffinityKey {
     AffinityKey::netns(client.netns, version.service)
 }
 
-/// A backend of `version` for the client of `key`: the one it is bound to, or a random one. The reference comes along
-/// where affinity had to look it up.
+/// A backend of `version` for the client of `key`: the one it is bound to, or the one that `draw` hits, 32 bits of which the
+/// high ones count. The reference comes along where affinity had to look it up.
 #[inline(always)]
 pub(crate) fn choose<T: Tables>(
     tables: &T,
     key: AffinityKey,
     version: &Version,
+    draw: impl FnOnce() -> u32,
 ) -> Option<(RunBackend, Option<BackendRef>)> {
     let seconds = version.header.affinity_seconds;
     if seconds == 0 {
-        return Some((random_backend(tables, version)?, None));
+        return Some((drawn_backend(tables, version, draw())?, None));
     }
     let now = tables.now();
     let bound = match tables.affinity(&key) {
@@ -302,7 +303,7 @@ pub(crate) fn choose<T: Tables>(
     let (backend, reference) = match bound {
         Some(bound) => bound,
         None => {
-            let backend = random_backend(tables, version)?;
+            let backend = drawn_backend(tables, version, draw())?;
             (backend, reference(tables, backend.index))
         }
     };
@@ -311,9 +312,9 @@ pub(crate) fn choose<T: Tables>(
 }
 
 #[inline(always)]
-fn random_backend<T: Tables>(tables: &T, version: &Version) -> Option<RunBackend> {
+fn drawn_backend<T: Tables>(tables: &T, version: &Version, draw: u32) -> Option<RunBackend> {
     let (start, len) = version.header.range(version.set);
-    let slot = (u64::from(tables.random()) * u64::from(len)) >> 32;
+    let slot = (u64::from(draw) * u64::from(len)) >> 32;
     let record = tables.record(version.first_backend.plus(start + slot as u32))?;
     Some(RunBackend::from_record(&record))
 }
