@@ -12,7 +12,7 @@ use crate::harness::cluster_net::Routing;
 use crate::harness::manifest::{Service, TCP};
 use crate::harness::{ClusterNet, Namespace};
 
-use path::{Cost, PORT, Path, Server, measure};
+use path::{Cost, PORT, Path, Server, measure, ratio};
 
 const BENCH: &str = "podnet";
 const VIP: &str = "10.96.7.7";
@@ -59,7 +59,7 @@ pub fn run(long: bool) -> Result<Vec<Figure>> {
         (Way::PodsTunnel, &client_tunnel.namespace, at(far_tunnel.v4)),
     ];
     let mut paths = ways.map(|(way, client, to)| (way, Path::new(client, to)));
-    let rounds = if long { 60 } else { 20 };
+    let rounds = if long { 200 } else { 60 };
     let costs = measure(&mut paths.each_mut().map(|(_, path)| path), rounds)?;
     let cost = |way: Way| {
         let found = paths.iter().zip(&costs).find(|((found, _), _)| *found == way);
@@ -87,8 +87,8 @@ fn figures<'a>(cost: impl Fn(Way) -> Result<&'a Cost>) -> Result<Vec<Figure>> {
         figures.push(Figure::trend(BENCH, format!("{name}: CPU"), cpu(way)?, "s/GB"));
     }
     let (veth, pods) = (Way::Veth, Way::Pods);
-    let round_trips = |a, b| anyhow::Ok(round_trip(a)? / round_trip(b)?);
-    let rates = |a, b| anyhow::Ok(rate(a)? / rate(b)?);
+    let round_trips = |a, b| anyhow::Ok(ratio(&cost(a)?.round_trip_ns, &cost(b)?.round_trip_ns));
+    let rates = |a, b| anyhow::Ok(ratio(&cost(a)?.bytes_per_second, &cost(b)?.bytes_per_second));
     figures.extend([
         Figure::at_most(
             BENCH,

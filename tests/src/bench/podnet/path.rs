@@ -14,9 +14,9 @@ pub(super) const PORT: u16 = 5001;
 /// Far above what a message takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A round trip is a message of a byte and its answer.
-const SMALL: (usize, u32) = (1, 2000);
+const SMALL: (usize, u32) = (1, 500);
 /// Throughput is that of a few messages of so many bytes.
-const LARGE: (usize, u32) = (32 << 20, 2);
+const LARGE: (usize, u32) = (16 << 20, 2);
 
 /// Answers every message of a connection with a byte. The connection begins with the messages' length. It ends with the
 /// process: a thread of a benchmark that waits costs nothing.
@@ -99,7 +99,14 @@ impl Path {
     }
 }
 
-/// Measures all of them in turn, `rounds` times, after a round that does not count.
+/// The middle of what `a` is of `b`, round by round: what else the machine does in a round falls on both.
+pub(super) fn ratio(a: &[u64], b: &[u64]) -> f64 {
+    let mut ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| *a as f64 / *b as f64).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures all of them in turn, `rounds` times, after a round that does not count; every other round in reverse.
 pub(super) fn measure(paths: &mut [&mut Path], rounds: u32) -> Result<Vec<Cost>> {
     let open = |length: usize| paths.iter().map(|path| path.open(length)).collect::<Result<Vec<_>>>();
     let (mut small, mut large) = (open(SMALL.0)?, open(LARGE.0)?);
@@ -107,7 +114,11 @@ pub(super) fn measure(paths: &mut [&mut Path], rounds: u32) -> Result<Vec<Cost>>
     let mut costs: Vec<Cost> = paths.iter().map(|_| Cost::default()).collect();
     pin(0)?;
     for round in 0..=rounds {
-        for ((small, large), cost) in small.iter_mut().zip(&mut large).zip(&mut costs) {
+        let mut turns: Vec<_> = small.iter_mut().zip(&mut large).zip(&mut costs).collect();
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for ((small, large), cost) in turns {
             let start = Instant::now();
             exchange(small, &payload[..SMALL.0], SMALL.1)?;
             let round_trips = start.elapsed();
