@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
+#[path = "kernel_pod_programs/errors.rs"]
+mod errors;
 mod pod_programs;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

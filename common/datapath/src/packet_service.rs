@@ -14,7 +14,7 @@ mod quoted;
 #[cfg(test)]
 mod tests;
 
-pub use quoted::quoted_frontend;
+pub use quoted::{quoted_backend, quoted_frontend};
 
 use crate::conntrack::{self, Sighting, Translated};
 use crate::packet::{Tuple, protocol};

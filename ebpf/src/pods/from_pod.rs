@@ -11,7 +11,7 @@ use portway_datapath::{
 
 use crate::deliver::{deliver_seen, hand_over, sighting, to_tunnel};
 use crate::fragment::complete;
-use crate::icmp::translate_own_error;
+use crate::icmp::{translate_error_to_frontend, translate_own_error};
 use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
 use crate::refuse::refuse;
@@ -60,7 +60,10 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
     }
     let mut to = PodTables.endpoint(&packet.tuple.destination);
     let sighting = sighting(ctx, packet, Direction::Egress);
-    if !matches!(packet.icmp, IcmpClass::Error) {
+    if matches!(packet.icmp, IcmpClass::Error) {
+        translate_error_to_frontend(ctx, packet)?;
+        to = PodTables.endpoint(&packet.tuple.destination);
+    } else {
         match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting) {
             Outgoing::Direct => {}
             Outgoing::ToBackend { addr, port } => {

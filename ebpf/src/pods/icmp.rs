@@ -2,7 +2,7 @@
 
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::Piece;
-use portway_datapath::{Port, Reason, quoted_frontend};
+use portway_datapath::{PacketTables as _, Port, Reason, quoted_backend, quoted_frontend};
 
 use crate::maps::PodTables;
 use crate::parse::Packet;
@@ -17,7 +17,8 @@ pub(crate) fn translate_error(ctx: &TcContext, packet: &mut Packet) -> Result<()
     if matches!(packet.piece, Piece::Later) {
         return Ok(());
     }
-    let quoted = packet.parse_quoted(ctx)?;
+    // What cannot be read is of no flow that could be found.
+    let Ok(quoted) = packet.parse_quoted(ctx) else { return Ok(()) };
     // A quoted piece without ports belongs to no flow that could be found.
     if matches!(quoted.piece, Piece::Later) {
         return Ok(());
@@ -28,6 +29,31 @@ pub(crate) fn translate_error(ctx: &TcContext, packet: &mut Packet) -> Result<()
         set_source(ctx, packet, addr, Port::new(0))?;
     }
     Ok(())
+}
+
+/// An error that a pod sends about an answer of a service: it goes to the backend and quotes what that sent. Where the pod is its
+/// own backend, that was to the hairpin address, which the error comes from.
+#[inline(never)]
+pub(crate) fn translate_error_to_frontend(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
+    if matches!(packet.piece, Piece::Later) {
+        return Ok(());
+    }
+    let Ok(quoted) = packet.parse_quoted(ctx) else { return Ok(()) };
+    let own = packet.tuple.source;
+    if matches!(quoted.piece, Piece::Later)
+        || quoted.tuple.source != packet.tuple.destination
+        || quoted.tuple.destination != own
+    {
+        return Ok(());
+    }
+    let Some((addr, port)) = quoted_backend(&PodTables, &quoted.tuple) else { return Ok(()) };
+    set_quoted(ctx, packet, quoted, End::Source, addr, port)?;
+    if addr == own {
+        let hairpin = PodTables.hairpin(packet.family);
+        set_quoted(ctx, packet, quoted, End::Destination, hairpin, quoted.tuple.destination_port)?;
+        set_source(ctx, packet, hairpin, Port::new(0))?;
+    }
+    set_destination(ctx, packet, addr, Port::new(0))
 }
 
 /// The error of a pod about a packet that it sent to itself by a service, on its way to the hairpin address: it quotes what

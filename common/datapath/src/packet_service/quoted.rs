@@ -10,3 +10,11 @@ pub fn quoted_frontend<T: PacketTables>(tables: &T, quoted: &Tuple) -> Option<(A
     let flow = tables.flow(&quoted.flow_of_source(FlowKey::PLAIN))?;
     tables.read_flow(flow).other()
 }
+
+/// Who sent a packet that the pod got from a frontend, for who gets an ICMP error of the pod about it: the backend. `quoted` is
+/// the packet as the pod got it. `None`: it came from whom it says.
+#[inline(never)]
+pub fn quoted_backend<T: PacketTables>(tables: &T, quoted: &Tuple) -> Option<(Addr, Port)> {
+    let flow = tables.flow(&quoted.flow_of_destination(FlowKey::SERVICE))?;
+    tables.read_flow(flow).other()
+}

@@ -323,3 +323,14 @@ fn an_error_about_a_packet_to_a_backend_is_about_the_frontend_for_the_pod() {
     send(&tables, &direct, 0);
     assert_eq!(quoted_frontend(&tables, &direct), None);
 }
+
+#[test]
+fn an_error_of_a_pod_about_an_answer_of_a_frontend_is_about_one_of_its_backend() {
+    let mut tables = Memory::new();
+    tables.serve(frontend(Protocol::UDP), 0, &[(1, B, SERVER)]);
+    send(&tables, &ask(protocol::UDP), 0);
+    assert_eq!(quoted_backend(&tables, &ask(protocol::UDP).reversed()), Some((B, SERVER)));
+    let direct = tuple((POD, 41_000), (B, 8080), protocol::UDP);
+    send(&tables, &direct, 0);
+    assert_eq!(quoted_backend(&tables, &direct.reversed()), None);
+}
