@@ -154,6 +154,19 @@ fn a_service_without_backends_refuses_at_once() -> Result<()> {
     }
     assert!(node.counted(Reason::NoBackends)? >= 4);
     assert!(node.flows(a.v4.into())?.is_empty(), "what was refused is no flow");
+    // Each is counted once. (The pod's stack may send something of its own meanwhile.)
+    const ASKS: u64 = 50;
+    let (refused, forwarded) = (node.counted(Reason::NoBackends)?, node.counted(Reason::Forwarded)?);
+    let wire = a.wire()?;
+    for port in 0..ASKS as u16 {
+        let ask = frame::udp((a.v4, 2000 + port).into(), frontends()[0], b"anybody");
+        wire.send(&frame::ethernet(a.mac, a.node_mac, &ask))?;
+    }
+    eventually(Duration::from_secs(5), "all are refused", || {
+        ensure!(node.counted(Reason::NoBackends)? == refused + ASKS);
+        Ok(())
+    })?;
+    assert!(node.counted(Reason::Forwarded)? < forwarded + ASKS);
     Ok(())
 }
 

@@ -22,30 +22,39 @@ use crate::source::{Audience, Matter, arp, audience, check};
 pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
     let bytes = ctx.len();
     let (verdict, reason) = match try_from_pod(&ctx) {
-        Ok(verdict) => (verdict, Reason::Forwarded),
+        Ok(Passed::On(verdict)) => (verdict, Reason::Forwarded),
+        Ok(Passed::Refused(verdict)) => (verdict, Reason::NoBackends),
         Err(reason) => (TC_ACT_SHOT, reason),
     };
     PodTables.count_packet(reason, Direction::Egress, bytes);
     verdict
 }
 
+/// What became of a packet that was not dropped, with the verdict.
+enum Passed {
+    /// It goes where it goes.
+    On(i32),
+    /// It went back as a refusal.
+    Refused(i32),
+}
+
 #[inline(always)]
-fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
+fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
     let family = match link(ctx) {
         Link::Ipv4 => Family::V4,
         Link::Ipv6 => Family::V6,
-        Link::Arp => return arp(ctx),
+        Link::Arp => return arp(ctx).map(Passed::On),
         // Nothing else has a source that could be checked.
         Link::Other => return Err(Reason::InvalidSource),
     };
     let packet = Packet::parse(ctx, family)?;
     match check(ctx, packet)? {
         Matter::Flow => {}
-        Matter::Neighbours => return Ok(TC_ACT_OK),
+        Matter::Neighbours => return Ok(Passed::On(TC_ACT_OK)),
     }
     match audience(packet) {
         Audience::One => {}
-        Audience::Many => return Ok(TC_ACT_OK),
+        Audience::Many => return Ok(Passed::On(TC_ACT_OK)),
         Audience::Loopback => return Err(Reason::Malformed),
     }
     complete(packet)?;
@@ -56,7 +65,7 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
             translate_own_answer(ctx, packet)?;
         }
         let own = PodTables.endpoint(&packet.tuple.destination).ok_or(Reason::UnknownEndpoint)?;
-        return hand_over(ctx, packet, own);
+        return hand_over(ctx, packet, own).map(Passed::On);
     }
     let mut to = PodTables.endpoint(&packet.tuple.destination);
     let sighting = sighting(ctx, packet, Direction::Egress);
@@ -77,20 +86,18 @@ fn try_from_pod(ctx: &TcContext) -> Result<i32, Reason> {
                 set_source(ctx, packet, PodTables.hairpin(packet.family), source_port)?;
                 to = PodTables.endpoint(&own);
             }
-            Outgoing::Refuse => {
-                PodTables.count_packet(Reason::NoBackends, Direction::Egress, ctx.len());
-                return refuse(ctx, packet);
-            }
+            Outgoing::Refuse => return refuse(ctx, packet).map(Passed::Refused),
             Outgoing::Drop(reason) => return Err(reason),
         }
     }
     if is_tunnels(packet) {
         return Err(Reason::TunnelFromPod);
     }
-    match to {
-        Some(to) => deliver_seen(ctx, packet, to, &sighting.arriving()),
-        None => leave(ctx, packet),
-    }
+    let verdict = match to {
+        Some(to) => deliver_seen(ctx, packet, to, &sighting.arriving())?,
+        None => leave(ctx, packet)?,
+    };
+    Ok(Passed::On(verdict))
 }
 
 /// Where to for a packet that is for no pod of this node: into the tunnel, or to the node's stack.
