@@ -99,6 +99,9 @@ fn exchange(held: &mut Held, tally: &mut LoadTally) -> bool {
         tally.unmasked += u32::from(answer.peer != held.dialled);
     }
     let lives = outcome.is_ok();
+    if !lives {
+        tally.broken.push(held.dialled);
+    }
     note(&mut tally.exchanges, outcome);
     lives
 }

@@ -148,6 +148,8 @@ pub struct LoadTally {
     pub held: u32,
     /// Words exchanged on those; a connection that fails is counted once and then left alone.
     pub exchanges: Tally,
+    /// What those had dialled that failed.
+    pub broken: Vec<SocketAddr>,
     /// Answers on a held connection of another server than its first.
     pub strangers: u32,
     /// Answers on a socket whose peer is not the address that was dialled.
@@ -159,11 +161,11 @@ pub struct LoadTally {
 impl LoadTally {
     /// Everything that a client of the services noticed, in words; `None` where it noticed nothing.
     pub fn trouble(&self) -> Option<String> {
-        let Self { new, held: _, exchanges, strangers, unmasked, took_ms: _ } = self;
+        let Self { new, held: _, exchanges, broken, strangers, unmasked, took_ms: _ } = self;
         let quiet = new.failures() == 0 && exchanges.failures() == 0 && *strangers == 0 && *unmasked == 0;
         (!quiet).then(|| {
             format!(
-                "new connections: {}; held ones: {}; answers of another server: {strangers}; peers that show the backend: {unmasked}",
+                "new connections: {}; held ones: {}, to {broken:?}; answers of another server: {strangers}; peers that show the backend: {unmasked}",
                 new.errors_text(),
                 exchanges.errors_text()
             )
