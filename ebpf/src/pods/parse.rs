@@ -12,6 +12,9 @@ use portway_datapath::{Addr, Family, Port, Reason};
 /// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: u32 = 14;
 
+/// Bytes of a TCP header without options.
+const TCP_HEADER: u32 = 20;
+
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -43,6 +46,9 @@ pub(crate) struct Packet {
     pub(crate) l3: u32,
     /// Offset of the transport header.
     pub(crate) l4: u32,
+    /// Offset of the first byte behind the packet, as its IP header says: what follows in a frame is padding. `u32::MAX` where
+    /// the header does not say (segments that the device is to cut, longer than the field can hold).
+    end: u32,
     /// Of the datagram that this is a piece of; as it stands in the header.
     pub(crate) fragment_id: u32,
     /// Of the Ethernet header; of a quoted packet nothing.
@@ -142,6 +148,7 @@ impl Packet {
         self.tuple.protocol = protocol;
         self.ttl = ttl;
         self.l4 = self.l3 + header;
+        self.end = end(self.l3, [first[2], first[3]]);
         self.fragment_id = id_offset >> 16;
         self.piece = piece(id_offset & 0x1fff, id_offset & 0x2000 != 0);
         self.read_transport(ctx)
@@ -153,7 +160,7 @@ impl Packet {
         if words[2].to_ne_bytes()[0] >> 4 != 6 {
             return Err(Reason::Malformed);
         }
-        let [_, _, next, hop_limit] = words[3].to_ne_bytes();
+        let [length_high, length_low, next, hop_limit] = words[3].to_ne_bytes();
         let source = Addr::from_words([words[4], words[5], words[6], words[7]]);
         let destination = Addr::from_words([words[8], words[9], words[10], words[11]]);
         // A mapped address on the wire would be taken for the IPv4 address; RFC 4942, section 2.2, wants it dropped.
@@ -166,6 +173,7 @@ impl Packet {
         self.tuple.protocol = next;
         self.ttl = hop_limit;
         self.l4 = self.l3 + 40;
+        self.end = end(self.l4, [length_high, length_low]);
         if is_extension(next) {
             self.walk_extensions(ctx)?;
         }
@@ -217,13 +225,19 @@ impl Packet {
         }
         match self.tuple.protocol {
             protocol::TCP => {
+                let is_quoted = self.l3 != ETHERNET;
+                // RFC 1858: flags that another piece brings would be seen by the pod alone.
+                if !is_quoted && self.l4 + TCP_HEADER > self.end {
+                    return Err(Reason::Malformed);
+                }
                 let [ports, _, _, flags]: [u32; 4] = match load(ctx, self.l4) {
                     Ok(words) => words,
                     // An ICMP error may quote eight bytes alone.
-                    Err(_) => {
+                    Err(_) if is_quoted => {
                         let [ports, sequence]: [u32; 2] = load(ctx, self.l4)?;
                         [ports, sequence, 0, 0]
                     }
+                    Err(reason) => return Err(reason),
                 };
                 self.set_ports(ports);
                 self.tcp_flags = TcpFlags::new(flags.to_ne_bytes()[1]);
@@ -260,6 +274,15 @@ impl Packet {
 #[inline(always)]
 const fn is_extension(next_header: u8) -> bool {
     matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS)
+}
+
+/// Where what begins at `start` and has this length ends; see [`Packet::end`].
+#[inline(always)]
+const fn end(start: u32, length: [u8; 2]) -> u32 {
+    match u16::from_be_bytes(length) {
+        0 => u32::MAX,
+        length => start + length as u32,
+    }
 }
 
 #[inline(always)]
