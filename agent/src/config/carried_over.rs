@@ -289,23 +289,36 @@ fn a_policy_mode_that_denies_by_default_is_not_taken_for_one_that_allows() {
 
 #[test]
 fn native_routing_with_masquerade_needs_the_prefix_of_the_pods() {
-    let native = "routing-mode: native\nenable-ipv6: false";
+    let native = "ipam: kubernetes\nrouting-mode: native\nenable-ipv6: false";
     let error = refused(native);
     assert!(
         error.contains("routing-mode and enable-ipv4-masquerade and ipv4-native-routing-cidr")
             && error.contains("set ipv4-native-routing-cidr to that prefix, or enable-ipv4-masquerade=false"),
         "{error}"
     );
-    assert!(refused("tunnel: disabled").contains("2 problems"));
+    assert!(refused("ipam: kubernetes\ntunnel: disabled").contains("2 problems"));
     for mend in [
         "ipv4-native-routing-cidr: 10.0.0.0/8",
         "native-routing-cidr: 10.0.0.0/8",
         "enable-ipv4-masquerade: false",
         // Nothing is masqueraded then.
-        "ipam: delegated-plugin",
+        "enable-pod-network: false",
     ] {
         start(&format!("{native}\n{mend}")).unwrap();
     }
+}
+
+/// Who never spoke of pods' addresses has another CNI.
+#[test]
+fn in_a_pod_the_pod_network_is_on_where_a_source_of_addresses_was_said() {
+    let is_on = |lines: &str| start(lines).unwrap().config.pod_network.is_some();
+    assert!(!is_on("debug: false") && !is_on("devices: eth0"));
+    assert!(is_on("ipam: cluster-pool") && is_on("ipam: kubernetes") && is_on("enable-pod-network: true"));
+    assert!(!is_on("ipam: kubernetes\nenable-pod-network: false"));
+    // Unless something else asks for one: then that says why there is none.
+    assert_eq!(warned("debug: false"), Vec::<String>::new());
+    let asked = start("write-cni-conf-when-ready: /c/05-cni.conflist").unwrap().warnings;
+    assert!(asked.len() == 1 && asked[0].message.contains("set ipam to cluster-pool"), "{asked:?}");
 }
 
 #[test]
@@ -334,7 +347,7 @@ fn what_the_pod_network_lacks_is_refused_where_it_is_on_and_ignored_where_it_is_
         ("cni-chaining-mode: aws-cni", "generic-veth"),
         ("auto-direct-node-routes: true", "set routing-mode=native"),
     ] {
-        let error = refused(line);
+        let error = refused(&format!("{line}\nenable-pod-network: true"));
         assert!(error.contains("1 problem") && error.contains(mend), "{line}: {error}");
         start(&format!("{line}\nenable-pod-network: false")).unwrap();
     }

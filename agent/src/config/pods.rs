@@ -1,12 +1,15 @@
 //! The pod network, if it is on.
 
+mod switch;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use portway_datapath::layout::PodSizes;
-use portway_runtime::config::{Invalid, Origin, Reader, parse_duration};
+use portway_runtime::config::{Invalid, Reader, parse_duration};
 
+use self::switch::is_said;
 use super::parse::{self, Cidr};
 
 /// The least MTU of an interface that carries IPv6 (RFC 8200, section 5).
@@ -140,12 +143,7 @@ impl PodNetwork {
 
 /// `None` where the pod network is off: what was said for it then has a warning.
 pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<PodNetwork> {
-    let switch = reader.text("enable-pod-network");
-    let on = match switch.as_str() {
-        "true" => true,
-        "false" => false,
-        _ => in_pod && reader.text("ipam") != "delegated-plugin",
-    };
+    let on = switch::is_on(reader, in_pod);
     // All of them, also where they have no effect: a mistake is named at once.
     let ipam = reader.parse("ipam", |value| ipam(value, on)).unwrap_or(Ipam::ClusterPool);
     let tcp_flows: u32 = reader.number("bpf-ct-global-tcp-max");
@@ -201,59 +199,12 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<PodNetwork> 
     };
     if on {
         if matches!(network.routing, Routing::Native { .. }) {
-            check_native(reader);
+            switch::check_native(reader);
         }
         return Some(network);
     }
-    warn_of_no_effect(reader);
+    switch::warn_of_no_effect(reader);
     None
-}
-
-/// Native routing must know what is inside, or it masquerades traffic between pods.
-fn check_native(reader: &mut Reader<'_>) {
-    for (family, masquerade, cidr) in [
-        ("enable-ipv4", "enable-ipv4-masquerade", "ipv4-native-routing-cidr"),
-        ("enable-ipv6", "enable-ipv6-masquerade", "ipv6-native-routing-cidr"),
-    ] {
-        let on = |reader: &mut Reader<'_>, name| parse::is_on(&reader.text(name));
-        if on(reader, family) && on(reader, masquerade) && reader.text(cidr).is_empty() {
-            reader.refuse(
-                &["routing-mode", masquerade, cidr],
-                "native routing with masquerade only where the prefix of the pods is known",
-                format!("set {cidr} to that prefix, or {masquerade}=false"),
-            );
-        }
-    }
-}
-
-/// What asks for a pod network where there is none.
-fn warn_of_no_effect(reader: &mut Reader<'_>) {
-    for (name, off, missing) in [
-        (
-            "ipam",
-            &["delegated-plugin"][..],
-            "the pod network is off, so pods are not given addresses or interfaces: set enable-pod-network=true, or run \
-             another CNI; delegated-plugin says that you do",
-        ),
-        (
-            "enable-source-ip-verification",
-            &["false"],
-            "the pod network is off, so whether a pod sends with an address of its own is not checked; the CNI may do that",
-        ),
-        (
-            "devices",
-            &["", "auto"],
-            "the pod network is off, so nothing is attached to interfaces, and NodePorts answer on all of them; \
-             nodeport-addresses limits that",
-        ),
-        ("enable-health-checking", &["false"], "the pod network is off, so nodes do not probe each other"),
-    ] {
-        let Some(said) = reader.said(name).filter(|said| said.origin != Origin::Default) else { continue };
-        let is_off = |off: &&str| *off == said.value || (*off == "false" && !parse::is_on(&said.value));
-        if !off.iter().any(is_off) {
-            reader.warn(name, missing);
-        }
-    }
 }
 
 fn ipam(value: &str, on: bool) -> Result<Ipam, Invalid> {
@@ -279,8 +230,6 @@ fn ipam(value: &str, on: bool) -> Result<Ipam, Invalid> {
 /// The older `tunnel` counts where `routing-mode` or `tunnel-protocol` does not say.
 fn routing(reader: &mut Reader<'_>, on: bool) -> Routing {
     let older = reader.text("tunnel");
-    let is_said =
-        |reader: &Reader<'_>, name| reader.said(name).is_some_and(|said| said.origin != Origin::Default);
     let mode = reader.text("routing-mode");
     let protocol = reader.text("tunnel-protocol");
     let direct_node_routes = reader.bool("auto-direct-node-routes");

@@ -22,8 +22,8 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "enable-pod-network",
         Kind::OneOf(&["auto", "true", "false"]),
         "auto",
-        "Give pods their addresses and interfaces, and carry their traffic; auto does so in a Kubernetes pod unless \
-         ipam=delegated-plugin, and nowhere else",
+        "Give pods their addresses and interfaces, and carry their traffic; auto does so in a Kubernetes pod where ipam is \
+         set, but not to delegated-plugin, and nowhere else",
     ),
     key(
         PODS,
