@@ -24,7 +24,7 @@ struct Value {
 /// Asking for the link state does it at once (`ethtool_op_get_link` calls `linkwatch_sync_dev`, net/ethtool/ioctl.c).
 pub(super) fn settle(interface: &str) -> Result<(), LinkError> {
     let failed = |source| LinkError::Io { action: format!("read the link state of {interface}"), source };
-    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0")).map_err(failed)?;
+    let socket = any_socket().map_err(failed)?;
     let mut value = Value { command: ETHTOOL_GLINK, data: 0 };
     // SAFETY: all of `ifreq` may be zero.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -38,4 +38,29 @@ pub(super) fn settle(interface: &str) -> Result<(), LinkError> {
     // that this command takes.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
+}
+
+/// What an ioctl needs. Of no address: a new namespace has none, not even of its loopback, which is down.
+fn any_socket() -> io::Result<UdpSocket> {
+    UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_whose_loopback_is_down_has_a_socket_for_it_also_without_ipv6() {
+        let body = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("tests of the kernel need root");
+            // Where the kernel has no IPv6, nothing comes after this one.
+            assert_eq!(any_socket().unwrap().local_addr().unwrap().ip(), Ipv4Addr::UNSPECIFIED);
+            settle("lo").unwrap();
+        };
+        std::thread::spawn(body).join().unwrap();
+    }
 }
