@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use portway_cni::failure::{Failure, code};
 use portway_cni::protocol::AttachmentId;
-use portway_datapath::{Addr, EndpointId, EndpointValue, NetnsOptions};
+use portway_datapath::{Addr, EndpointId, EndpointValue, Family, NetnsOptions};
 use portway_model::node::ClusterView;
 
 use crate::config::{Config, PodNetwork};
@@ -167,8 +167,11 @@ impl Endpoints {
 
     /// Whether a pod can be given a network now.
     pub fn is_ready(&self) -> bool {
-        let known = self.known();
-        known.serves && (self.shared.settings.is_chained || known.ipam.is_known())
+        let (known, settings) = (self.known(), &self.shared.settings);
+        let can_give = [(Family::V4, settings.ipv4), (Family::V6, settings.ipv6)]
+            .into_iter()
+            .any(|(family, is_on)| is_on && known.ipam.serves(family));
+        known.serves && (settings.is_chained || can_give)
     }
 
     /// What `pw_endpoints` is to hold of pods.

@@ -211,6 +211,18 @@ fn a_family_without_a_prefix_is_left_out() {
 }
 
 #[test]
+fn a_node_with_prefixes_of_a_family_that_is_off_alone_is_not_ready() {
+    for (prefix, ipv4) in [("10.0.0.0/24", false), ("fd00::/64", true)] {
+        let mut node = Node::new(&[prefix]);
+        (node.settings.ipv4, node.settings.ipv6) = (ipv4, !ipv4);
+        let endpoints = node.serving();
+        let failure = endpoints.status().unwrap_err();
+        assert_eq!((failure.code, endpoints.is_ready()), (code::NOT_AVAILABLE, false), "{prefix}");
+        assert!(failure.msg.contains("none of a family that is enabled"), "{failure}");
+    }
+}
+
+#[test]
 fn the_nodes_own_namespace_is_no_pods() {
     let node = Node::new(&["10.0.0.0/24"]);
     let endpoints = node.serving();
