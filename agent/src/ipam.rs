@@ -45,16 +45,18 @@ pub struct Ipam {
     pools: BTreeMap<Prefix, Pool>,
     /// In use and of no prefix: restored before the prefixes were known, or of another plugin.
     outside: BTreeSet<Addr>,
-    /// Freed then, and of no prefix yet: a start removes endpoints before it knows the prefixes.
+    /// Freed then, and of no prefix: a start removes endpoints before it knows the prefixes, and a prefix may come back.
     freed_outside: BTreeMap<Addr, Instant>,
+    /// What the health endpoint has. It keeps those of earlier prefixes until it is made anew.
+    reserved: BTreeSet<Addr>,
 }
 
 impl Ipam {
-    /// The node's prefixes from now on. The first one of each family keeps its first address for the health endpoint.
+    /// The node's prefixes from now on. Each keeps its first address for the health endpoint: whichever is the first of
+    /// its family when the cluster changes its mind, no pod has that.
     pub fn set_prefixes(&mut self, prefixes: &[Prefix]) {
         self.current.clear();
         for prefix in prefixes {
-            let is_first = self.current.iter().all(|known| known.family() != prefix.family());
             let overlaps = self.current.iter().any(|known| known.overlaps(*prefix));
             if overlaps {
                 // Two pools of one address would give it twice; the node's first word counts.
@@ -62,8 +64,13 @@ impl Ipam {
                 continue;
             }
             self.current.push(*prefix);
-            let pool = self.pools.entry(*prefix).or_insert_with(|| Pool::new(*prefix));
-            pool.reserve_health(is_first);
+        }
+        for prefix in &self.current {
+            // Only retired pools overlap it, and what they know of its addresses is its own from now on.
+            let mut pool = self.pools.remove(prefix).unwrap_or_else(|| Pool::new(*prefix));
+            for (_, retired) in self.pools.iter_mut().filter(|(other, _)| other.overlaps(*prefix)) {
+                pool.take_over(retired);
+            }
             let inside: Vec<_> = self.outside.iter().copied().filter(|addr| prefix.contains(*addr)).collect();
             for addr in inside {
                 self.outside.remove(&addr);
@@ -72,19 +79,26 @@ impl Ipam {
             for (addr, since) in self.freed_outside.extract_if(.., |addr, _| prefix.contains(*addr)) {
                 pool.rest(addr, since);
             }
+            self.pools.insert(*prefix, pool);
         }
-        let current = &self.current;
-        self.pools.retain(|prefix, pool| current.contains(prefix) || pool.used() > 0);
+        self.forget_empty();
+    }
+
+    /// The health endpoint has these from now on, and no others.
+    ///
+    /// # Errors
+    /// One that a pod has, which it got from an earlier prefix. Nothing is changed.
+    pub fn reserve(&mut self, addresses: &[Addr]) -> Result<(), Addr> {
+        if let Some(addr) = addresses.iter().find(|addr| self.is_used(**addr)) {
+            return Err(*addr);
+        }
+        self.reserved = addresses.iter().copied().collect();
+        Ok(())
     }
 
     /// Whether pods can have addresses of this family.
     pub fn serves(&self, family: Family) -> bool {
         self.current.iter().any(|prefix| prefix.family() == family)
-    }
-
-    /// The node has prefixes.
-    pub fn is_known(&self) -> bool {
-        !self.current.is_empty()
     }
 
     /// An address that nobody has, and that nobody had a moment ago unless nothing else is left.
@@ -100,8 +114,7 @@ impl Ipam {
         for may_rest in [false, true] {
             for prefix in &of_family {
                 let Some(pool) = self.pools.get_mut(prefix) else { continue };
-                let outside = &self.outside;
-                if let Some(addr) = pool.allocate(now, may_rest, |addr| outside.contains(&addr)) {
+                if let Some(addr) = pool.allocate(now, may_rest, &self.reserved) {
                     return Ok(addr);
                 }
             }
@@ -118,8 +131,13 @@ impl Ipam {
     /// Takes an address that an endpoint has. In the order in which endpoints were made, so that the ones which
     /// ended last before a restart are not given first after it. Returns false where it is taken.
     pub fn restore(&mut self, addr: Addr) -> bool {
-        match self.pools.iter_mut().find(|(prefix, _)| prefix.contains(addr)) {
-            Some((_, pool)) => pool.take(addr),
+        if self.is_used(addr) || self.reserved.contains(&addr) {
+            return false;
+        }
+        // A retired prefix may lie around a current one.
+        let current = self.current.iter().find(|prefix| prefix.contains(addr));
+        match current.and_then(|prefix| self.pools.get_mut(prefix)) {
+            Some(pool) => pool.take(addr),
             None => self.outside.insert(addr),
         }
     }
@@ -130,13 +148,11 @@ impl Ipam {
             self.freed_outside.retain(|_, since| !is_rested(*since, now));
             self.freed_outside.insert(addr, now);
         }
-        let current = &self.current;
-        self.pools.retain(|prefix, pool| {
-            if prefix.contains(addr) {
-                pool.release(addr, now);
-            }
-            current.contains(prefix) || pool.used() > 0
-        });
+        // At most one of those that overlap has it.
+        for (_, pool) in self.pools.iter_mut().filter(|(prefix, _)| prefix.contains(addr)) {
+            pool.release(addr, now);
+        }
+        self.forget_empty();
     }
 
     /// Every prefix, the node's own in their order first.
@@ -159,5 +175,16 @@ impl Ipam {
     /// Addresses in use that are of no prefix.
     pub fn outside(&self) -> impl Iterator<Item = Addr> {
         self.outside.iter().copied()
+    }
+
+    fn is_used(&self, addr: Addr) -> bool {
+        self.outside.contains(&addr) || self.pools.values().any(|pool| pool.is_used(addr))
+    }
+
+    /// Lets retired pools go that no pod has an address of. What rests of them still rests, should its prefix come back.
+    fn forget_empty(&mut self) {
+        let current = &self.current;
+        let gone = self.pools.extract_if(.., |prefix, pool| !current.contains(prefix) && pool.used() == 0);
+        self.freed_outside.extend(gone.flat_map(|(_, pool)| pool.into_resting()));
     }
 }

@@ -176,7 +176,7 @@ fn connect(endpoints: Arc<OnceLock<Endpoints>>) -> Connect {
         let endpoints = endpoints.get().ok_or(ConnectError::NotYet)?;
         endpoints.connect_health(netns, addresses).map_err(|error| match error {
             HealthLinkError::NotServing => ConnectError::NotYet,
-            HealthLinkError::Busy(_) | HealthLinkError::Endpoint(_) => {
+            HealthLinkError::Busy(_) | HealthLinkError::Taken { .. } | HealthLinkError::Endpoint(_) => {
                 ConnectError::Refused(error.to_string())
             }
         })

@@ -19,6 +19,9 @@ pub enum HealthLinkError {
     /// Another attempt is under way.
     #[error("{0}")]
     Busy(Failure),
+    /// It has it from a prefix that the node had before.
+    #[error("a pod of this node has its address {addr}; it can have that once the pod is gone")]
+    Taken { addr: IpAddr },
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
 }
@@ -47,6 +50,8 @@ impl Endpoints {
         if self.find(&id).is_some() {
             self.disconnect(EndpointId::HEALTH.get(), "it is made anew")?;
         }
+        let reserved = self.known().ipam.reserve(addresses);
+        reserved.map_err(|addr| HealthLinkError::Taken { addr: addr.into() })?;
         let kernel = self.kernel();
         let mac = || Mac::local(RandomState::new().hash_one(EndpointId::HEALTH));
         let link = Link {

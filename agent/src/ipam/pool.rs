@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use portway_datapath::{Addr, Family};
@@ -31,18 +31,13 @@ impl Pool {
     pub(super) fn new(prefix: Prefix) -> Self {
         let host_bits = u32::from(128 - prefix.bits());
         let largest = u128::MAX.checked_shr(128 - host_bits).unwrap_or(0);
-        // The first address is the network's (of IPv6 the routers' anycast one), IPv4's last is the broadcast.
+        // The first address is the network's (of IPv6 the routers' anycast one), the second the health endpoint's where this
+        // is the node's first prefix; IPv4's last is the broadcast.
         let last = match prefix.family() {
             Family::V4 => largest.saturating_sub(1),
             Family::V6 => largest,
         };
-        Self { prefix, first: 1, last, taken: BTreeMap::new(), used: 0, next: 1 }
-    }
-
-    /// Whether the first address for pods is the node's health endpoint's.
-    pub(super) fn reserve_health(&mut self, reserved: bool) {
-        self.first = if reserved { 2 } else { 1 };
-        self.next = self.next.max(self.first);
+        Self { prefix, first: 2, last, taken: BTreeMap::new(), used: 0, next: 2 }
     }
 
     /// Addresses that pods may have.
@@ -59,22 +54,50 @@ impl Pool {
         self.taken.values().filter(rests).count()
     }
 
-    /// The next free address; with `may_rest` the one that has rested longest if there is no other. `is_foreign`:
-    /// somebody has it who did not get it here.
+    /// The next free address; with `may_rest` the one that has rested longest if there is no other. None that is
+    /// `reserved`.
     pub(super) fn allocate(
         &mut self,
         now: Instant,
         may_rest: bool,
-        is_foreign: impl Fn(Addr) -> bool,
+        reserved: &BTreeSet<Addr>,
     ) -> Option<Addr> {
         self.taken.retain(|_, taken| !matches!(taken, Taken::Resting(since) if is_rested(*since, now)));
-        let free = if may_rest { self.longest_rested() } else { self.free() }?;
-        let addr = self.prefix.nth(free).filter(|addr| !is_foreign(*addr));
+        let reserved: BTreeSet<u128> = reserved.iter().filter_map(|addr| self.offset(*addr)).collect();
+        let free = if may_rest { self.longest_rested(&reserved) } else { self.free(&reserved) }?;
         self.take_offset(free);
-        match addr {
-            Some(addr) => Some(addr),
-            None => self.allocate(now, may_rest, is_foreign),
+        self.prefix.nth(free)
+    }
+
+    pub(super) fn is_used(&self, addr: Addr) -> bool {
+        self.offset(addr).is_some_and(|offset| self.taken.get(&offset) == Some(&Taken::Used))
+    }
+
+    /// Takes what another pool knows of this one's addresses out of that.
+    pub(super) fn take_over(&mut self, other: &mut Self) {
+        let (own, others) = (self.prefix, other.prefix);
+        let inside = other
+            .taken
+            .extract_if(.., |offset, _| others.nth(*offset).is_some_and(|addr| own.contains(addr)));
+        for (offset, taken) in inside {
+            let Some(addr) = others.nth(offset) else { continue };
+            match taken {
+                Taken::Used => {
+                    other.used -= 1;
+                    self.take(addr);
+                }
+                Taken::Resting(since) => self.rest(addr, since),
+            }
         }
+    }
+
+    /// The addresses that rest, and since when.
+    pub(super) fn into_resting(self) -> impl Iterator<Item = (Addr, Instant)> {
+        let Self { prefix, taken, .. } = self;
+        taken.into_iter().filter_map(move |(offset, taken)| match taken {
+            Taken::Resting(since) => Some((prefix.nth(offset)?, since)),
+            Taken::Used => None,
+        })
     }
 
     /// Returns false where it is in use already.
@@ -106,33 +129,33 @@ impl Pool {
         true
     }
 
-    /// The first offset from `next` on, and then from the beginning, that is not taken.
-    fn free(&self) -> Option<u128> {
+    /// The first offset from `next` on, and then from the beginning, that is neither taken nor reserved.
+    fn free(&self, reserved: &BTreeSet<u128>) -> Option<u128> {
         let next = self.next.max(self.first);
-        self.free_between(next, self.last).or_else(|| self.free_between(self.first, next.checked_sub(1)?))
+        let before = || self.free_between(self.first, next.checked_sub(1)?, reserved);
+        self.free_between(next, self.last, reserved).or_else(before)
     }
 
-    fn free_between(&self, first: u128, last: u128) -> Option<u128> {
+    fn free_between(&self, first: u128, last: u128, reserved: &BTreeSet<u128>) -> Option<u128> {
         if first > last {
             return None;
         }
         let mut free = first;
-        for offset in self.taken.range(first..=last).map(|(offset, _)| *offset) {
-            if offset != free {
-                break;
-            }
-            free = offset.checked_add(1)?;
+        let mut taken = self.taken.range(first..=last).map(|(offset, _)| *offset).peekable();
+        while taken.next_if_eq(&free).is_some() || reserved.contains(&free) {
+            free = free.checked_add(1)?;
         }
         (free <= last).then_some(free)
     }
 
-    fn longest_rested(&self) -> Option<u128> {
-        let resting = self.taken.range(self.first..=self.last.max(self.first)).filter_map(
-            |(offset, taken)| match taken {
-                Taken::Resting(since) => Some((*since, *offset)),
-                Taken::Used => None,
-            },
-        );
+    fn longest_rested(&self, reserved: &BTreeSet<u128>) -> Option<u128> {
+        if self.first > self.last {
+            return None;
+        }
+        let resting = self.taken.range(self.first..=self.last).filter_map(|(offset, taken)| match taken {
+            Taken::Resting(since) if !reserved.contains(offset) => Some((*since, *offset)),
+            Taken::Resting(_) | Taken::Used => None,
+        });
         resting.min().map(|(_, offset)| offset)
     }
 

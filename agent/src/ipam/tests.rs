@@ -46,10 +46,73 @@ fn prefixes_with_no_room_for_a_pod_give_none() {
 }
 
 #[test]
-fn the_second_prefix_of_a_family_is_used_after_the_first_and_has_no_health_endpoint() {
+fn the_second_prefix_of_a_family_is_used_after_the_first_and_can_become_the_first() {
     let now = Instant::now();
     let mut ipam = ipam(&["10.0.0.0/30", "10.0.1.0/30"]);
-    assert_eq!(all(&mut ipam, Family::V4, now), ["10.0.0.2", "10.0.1.1", "10.0.1.2"]);
+    // 10.0.1.1 is the health endpoint's once 10.0.1.0/30 is the node's first one.
+    assert_eq!(all(&mut ipam, Family::V4, now), ["10.0.0.2", "10.0.1.2"]);
+}
+
+#[test]
+fn an_address_that_a_pod_has_is_not_given_again_when_the_prefix_around_it_changes() {
+    let now = Instant::now();
+    for (before, after) in [
+        (["10.0.1.0/24"].as_slice(), ["10.0.0.0/23"].as_slice()),
+        (&["10.0.0.0/23"], &["10.0.1.0/24"]),
+        // What an earlier word of the node leaves out is taken over too.
+        (&["10.0.0.0/24", "10.0.1.0/24"], &["10.0.0.0/23", "10.0.1.0/24"]),
+        (&["fd00::/120"], &["fd00::/119"]),
+    ] {
+        let mut ipam = ipam(before);
+        let family = prefix(before[0]).family();
+        let mut held: BTreeSet<_> = all(&mut ipam, family, now).into_iter().collect();
+        let rests = held.iter().next_back().unwrap().clone();
+        held.remove(&rests);
+        ipam.release(addr(&rests), now);
+        ipam.set_prefixes(&after.iter().map(|text| prefix(text)).collect::<Vec<_>>());
+        let used: usize = ipam.usage(now).iter().map(|pool| pool.used).sum();
+        assert_eq!(used, held.len(), "{before:?} {after:?}");
+        // Each is known, wherever it is now, and what rests comes last.
+        assert!(held.iter().all(|addr_| !ipam.restore(addr(addr_))), "{before:?} {after:?}");
+        let given = all(&mut ipam, family, now);
+        assert!(given.iter().all(|addr| !held.contains(addr)), "{before:?} {after:?}: {given:?}");
+        if prefix(after[0]).contains(addr(&rests)) {
+            assert_eq!(given.last(), Some(&rests), "{before:?} {after:?}");
+        }
+        for addr_ in held.iter().chain(&given) {
+            ipam.release(addr(addr_), now);
+        }
+        let left: Vec<_> = ipam.usage(now).iter().map(|pool| (pool.is_retired, pool.used)).collect();
+        assert_eq!(left, [(false, 0)], "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn what_was_freed_rests_though_its_prefix_is_gone_in_between() {
+    let now = Instant::now();
+    let mut ipam = ipam(&["10.0.0.0/29"]);
+    let pods: Vec<_> = (0..2).map(|_| ipam.allocate(Family::V4, now).unwrap()).collect();
+    ipam.release(pods[0], now);
+    ipam.set_prefixes(&[prefix("10.0.1.0/29")]);
+    ipam.release(pods[1], now);
+    ipam.set_prefixes(&[prefix("10.0.0.0/28")]);
+    assert_eq!(ipam.allocate(Family::V4, now).unwrap(), addr("10.0.0.4"));
+    assert_eq!(ipam.usage(now)[0].resting, 2);
+}
+
+#[test]
+fn what_the_health_endpoint_has_is_given_to_nobody_and_what_a_pod_has_not_to_it() {
+    let now = Instant::now();
+    let mut ipam = ipam(&["10.0.0.4/30"]);
+    assert_eq!(ipam.reserve(&[addr("10.0.0.5")]), Ok(()));
+    let pod = ipam.allocate(Family::V4, now).unwrap();
+    // It moves in a while; the address is within the new prefix, and not its first.
+    ipam.set_prefixes(&[prefix("10.0.0.0/29")]);
+    assert_eq!(all(&mut ipam, Family::V4, now), ["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+    assert_eq!(ipam.reserve(&[addr("10.0.0.1")]), Ok(()));
+    assert_eq!(all(&mut ipam, Family::V4, now), ["10.0.0.5"]);
+    assert_eq!(ipam.reserve(&[pod]), Err(pod));
+    assert!(!ipam.restore(addr("10.0.0.1")), "a pod took the health endpoint's address");
 }
 
 #[test]
@@ -133,12 +196,28 @@ fn of_prefixes_that_overlap_the_first_counts() {
 #[test]
 fn a_hundred_thousand_pods_come_and_go_and_nothing_leaks_or_is_given_twice() {
     let mut now = Instant::now();
-    let mut ipam = ipam(&["10.0.0.0/25", "10.0.3.0/27", "fd00::/64"]);
-    let mut held = BTreeSet::new();
+    // Each change leaves pods in prefixes that the node has no longer, and in others that overlap them.
+    const CHANGES: [&[&str]; 5] = [
+        &["10.0.0.0/25", "10.0.3.0/27", "fd00::/64"],
+        &["10.0.0.64/26", "fd00::/65", "10.0.3.0/24"],
+        &["10.0.3.0/27", "10.0.0.0/22", "fd00::/63"],
+        &["fd00::/120", "10.0.0.0/22", "10.0.0.0/25"],
+        &["10.0.1.0/24"],
+    ];
+    let mut ipam = ipam(CHANGES[0]);
+    let (mut held, mut reserved) = (BTreeSet::new(), Vec::new());
     let mut random = 1u64;
     for _ in 0..100_000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         now += Duration::from_millis(random >> 53);
+        if random >> 20 & 0xff == 0 {
+            let change = CHANGES[usize::try_from(random >> 48).unwrap() % CHANGES.len()];
+            ipam.set_prefixes(&change.iter().map(|text| prefix(text)).collect::<Vec<_>>());
+            let health = change.iter().map(|text| prefix(text).nth(1).unwrap());
+            let health: Vec<_> = health.filter(|addr| !held.contains(addr)).collect();
+            assert_eq!(ipam.reserve(&health), Ok(()));
+            reserved = health;
+        }
         let family = if random >> 40 & 1 == 0 { Family::V4 } else { Family::V6 };
         if random >> 33 & 1 == 0 || held.len() > 250 {
             let nth = usize::try_from(random >> 48).unwrap() % held.len().max(1);
@@ -148,6 +227,7 @@ fn a_hundred_thousand_pods_come_and_go_and_nothing_leaks_or_is_given_twice() {
                 ipam.release(addr, now);
             }
         } else if let Ok(addr) = ipam.allocate(family, now) {
+            assert!(!reserved.contains(&addr), "{addr:?} is the health endpoint's");
             assert!(held.insert(addr), "{addr:?} was given twice");
         }
         let used: usize = ipam.usage(now).iter().map(|pool| pool.used).sum();
@@ -156,5 +236,8 @@ fn a_hundred_thousand_pods_come_and_go_and_nothing_leaks_or_is_given_twice() {
     for addr in held {
         ipam.release(addr, now);
     }
-    assert_eq!(all(&mut ipam, Family::V4, now).len(), 125 + 30);
+    ipam.set_prefixes(&CHANGES[0].iter().map(|text| prefix(text)).collect::<Vec<_>>());
+    assert_eq!(ipam.reserve(&[]), Ok(()));
+    assert_eq!(ipam.usage(now).len(), 3);
+    assert_eq!(all(&mut ipam, Family::V4, now).len(), 125 + 29);
 }

@@ -46,6 +46,27 @@ fn a_second_one_takes_the_place_of_the_first() {
 }
 
 #[test]
+fn it_and_a_pod_never_have_one_address_while_prefixes_change() {
+    let mut node = Node::new(&["10.0.1.0/24"]);
+    let endpoints = node.serving();
+    endpoints.connect_health(&netns(), &[addr("10.0.1.1")]).unwrap();
+    node.view = Node::new(&["10.0.1.0/30", "10.0.1.4/30"]).view;
+    endpoints.follow(Arc::new(node.view.clone()));
+    node.view = Node::new(&["10.0.0.0/23"]).view;
+    endpoints.follow(Arc::new(node.view.clone()));
+    for number in 0..510 {
+        if let Ok(pod) = endpoints.add(&request(&format!("c{number}")), &netns()) {
+            assert!(!addresses(&pod).contains(&addr("10.0.1.1").into()));
+        }
+    }
+    assert_eq!((used(&endpoints), held(&node)), (508, vec![addr("10.0.1.1")]));
+    let taken = endpoints.connect_health(&netns(), &[addr("10.0.1.0")]).unwrap_err();
+    assert!(taken.to_string().contains("a pod of this node has its address 10.0.1.0"), "{taken}");
+    endpoints.connect_health(&netns(), &[addr("10.0.0.1")]).unwrap();
+    assert_eq!(held(&node), [addr("10.0.0.1")]);
+}
+
+#[test]
 fn whatever_the_kernel_refuses_the_next_attempt_makes_it() {
     for step in ["create_link", "attach", "set_endpoint", "route", "configure_pod"] {
         let node = Node::new(&["10.0.0.0/24"]);
