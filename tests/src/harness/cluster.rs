@@ -124,7 +124,7 @@ impl ControlPlane {
         url(address(FIRST_PORT))
     }
 
-    /// The first API server as machines reach it: `https://172.18.0.1:6443`.
+    /// The first API server as machines reach it: the same port on the link between them.
     pub fn url_for_machines(&self) -> String {
         url((identity::FOR_MACHINES, FIRST_PORT).into())
     }
