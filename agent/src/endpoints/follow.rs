@@ -12,7 +12,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 
 use super::attach::socket_lb;
-use super::{Claim, Endpoint, EndpointError, Endpoints, State};
+use super::{Claim, Endpoint, EndpointError, Endpoints, Found, State};
 
 /// How often links are looked at though none was told to be gone, and whether programs and tables are as they were made: half
 /// of what a repair may take.
@@ -77,17 +77,19 @@ impl Endpoints {
     /// # Errors
     /// The kernel refuses.
     pub fn remove_gone(&self) -> Result<usize, EndpointError> {
+        // Endpoints before links: one that is made in between has a link that the list does not.
+        let ready: Vec<_> =
+            self.list().into_iter().filter(|endpoint| endpoint.state == State::Ready).collect();
         let links = self.kernel().links()?;
-        let is_gone = |endpoint: &Endpoint| {
-            links.get(&endpoint.link.name).is_none_or(|link| link.ifindex != endpoint.link.ifindex)
+        let is_gone = |endpoint: &Endpoint, link: Option<&Found>| {
+            link.is_none_or(|link| link.ifindex != endpoint.link.ifindex)
         };
         let mut gone = 0;
-        for endpoint in
-            self.list().into_iter().filter(|endpoint| endpoint.state == State::Ready && is_gone(endpoint))
-        {
+        for endpoint in ready.into_iter().filter(|it| is_gone(it, links.get(&it.link.name))) {
             let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
             // It may have been made anew since the links were listed.
-            if self.get(endpoint.id).is_some_and(|now| now.link == endpoint.link) {
+            let is_same = self.get(endpoint.id).is_some_and(|now| now.link == endpoint.link);
+            if is_same && is_gone(&endpoint, self.kernel().link(&endpoint.link.name)?.as_ref()) {
                 self.disconnect(endpoint.id, "its interface is gone")?;
                 gone += 1;
             }

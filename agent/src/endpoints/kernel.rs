@@ -55,7 +55,12 @@ pub trait Kernel: Send + Sync {
     fn delete_link(&self, name: &str) -> Result<(), KernelError>;
 
     /// Every interface of the node, by name.
+    ///
+    /// One may be missing that is there: the kernel goes through a table that changes meanwhile. [`Self::link`] is sure.
     fn links(&self) -> Result<BTreeMap<String, Found>, KernelError>;
+
+    /// The interface of a name, if there is one.
+    fn link(&self, name: &str) -> Result<Option<Found>, KernelError>;
 
     fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError>;
 

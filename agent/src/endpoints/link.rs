@@ -19,7 +19,7 @@ use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use super::{Endpoint, Link, Mac};
-pub(super) use inspect::{adopt, differences, links};
+pub(super) use inspect::{adopt, differences, find, links};
 pub(super) use netlink::netns_cookie;
 use netlink::{index_of, inside, netlink};
 

@@ -68,6 +68,10 @@ impl Kernel for NodeKernel {
         Ok(link::links()?)
     }
 
+    fn link(&self, name: &str) -> Result<Option<Found>, KernelError> {
+        Ok(link::find(name)?)
+    }
+
     fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError> {
         self.tables.set_endpoint(addr, value)?;
         Ok(())

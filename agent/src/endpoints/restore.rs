@@ -6,7 +6,7 @@ use std::path::Path;
 use portway_cni::deletions;
 
 use super::record::is_link_name;
-use super::{Endpoint, EndpointError, Endpoints, State};
+use super::{Endpoint, EndpointError, Endpoints, Found, State};
 
 /// What a start found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,9 +33,13 @@ impl Endpoints {
         let mut restored = Restored::default();
         let noted = self.read_notes(notes);
         for mut record in records {
-            let link = links.get(&record.link.name);
-            let is_there = link
-                .is_some_and(|link| link.ifindex == record.link.ifindex && link.mac == record.link.node_mac);
+            let is_its = |link: Option<&Found>| {
+                link.is_some_and(|link| {
+                    link.ifindex == record.link.ifindex && link.mac == record.link.node_mac
+                })
+            };
+            let name = &record.link.name;
+            let is_there = is_its(links.get(name)) || is_its(self.kernel().link(name)?.as_ref());
             let ended = if noted.iter().any(|(_, id)| *id == record.attachment) {
                 Some("the container runtime ended the pod while no agent ran")
             } else if !is_there {

@@ -292,6 +292,17 @@ fn an_endpoint_goes_with_its_interface() {
 }
 
 #[test]
+fn a_link_that_the_kernel_leaves_out_of_its_list_is_not_gone() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    endpoints.add(&request("a"), &netns()).unwrap();
+    node.kernel.with(|state| state.skipped.insert(record::link_name(&id("a"))));
+    assert_eq!((endpoints.remove_gone().unwrap(), node.kernel.traces()), (0, (1, 1, 0, 1)));
+    let (_, restored) = node.start();
+    assert_eq!((restored.endpoints, node.kernel.traces()), (1, (1, 1, 0, 1)));
+}
+
+#[test]
 fn what_somebody_else_took_away_of_an_endpoint_comes_back() {
     let node = Node::new(&["10.0.0.0/24", "fd00::/64"]);
     let endpoints = node.serving();
@@ -348,7 +359,9 @@ fn a_chained_pod_keeps_the_addresses_and_the_link_of_the_plugin_before() {
 
 #[test]
 fn many_pods_at_once_have_an_address_each_and_one_attachment_is_made_by_one_at_a_time() {
-    let node = Node::new(&["10.0.0.0/24"]);
+    let mut node = Node::new(&["10.0.0.0/24"]);
+    // Two of them wait for one another, however slow the machine is.
+    node.settings.patience = Duration::from_secs(30);
     let endpoints = node.serving();
     std::thread::scope(|scope| {
         for number in 0..110 {

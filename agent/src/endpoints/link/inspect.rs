@@ -34,6 +34,14 @@ pub(in crate::endpoints) fn links() -> Result<BTreeMap<String, Found>, LinkError
     })
 }
 
+/// The interface of that name in the thread's namespace, if there is one.
+pub(in crate::endpoints) fn find(name: &str) -> Result<Option<Found>, LinkError> {
+    netlink(async |handle| {
+        let message = link_named(handle, name).await?;
+        Ok(message.map(|message| Found { ifindex: message.header.index, mac: mac(&message) }))
+    })
+}
+
 /// The link of a pod that another plugin made.
 pub(in crate::endpoints) fn adopt(netns: BorrowedFd<'_>, interface: &str) -> Result<Link, LinkError> {
     let not_veth = || LinkError::NotVeth(interface.to_owned());

@@ -21,6 +21,8 @@ pub(super) struct State {
     pub(super) configured: BTreeSet<u16>,
     pub(super) refuses: Option<&'static str>,
     pub(super) cookie: u64,
+    /// Links that a list of all of them leaves out.
+    pub(super) skipped: BTreeSet<String>,
     last_ifindex: u32,
 }
 
@@ -98,7 +100,14 @@ impl Kernel for FakeKernel {
     }
 
     fn links(&self) -> Result<BTreeMap<String, Found>, KernelError> {
-        self.step("links", |state| state.links.clone())
+        self.step("links", |state| {
+            let listed = state.links.iter().filter(|(name, _)| !state.skipped.contains(*name));
+            listed.map(|(name, found)| (name.clone(), *found)).collect()
+        })
+    }
+
+    fn link(&self, name: &str) -> Result<Option<Found>, KernelError> {
+        self.step("link", |state| state.links.get(name).copied())
     }
 
     fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError> {
