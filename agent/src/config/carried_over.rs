@@ -1,5 +1,7 @@
 //! ConfigMaps as Cilium's chart renders them by default, and each class of key by itself.
 
+mod pods;
+
 use std::ffi::OsString;
 use std::fs;
 
@@ -285,75 +287,6 @@ fn a_policy_mode_that_denies_by_default_is_not_taken_for_one_that_allows() {
     assert!(refused("enable-policy: always").contains("policies are not enforced yet"));
     assert_eq!(warned("enable-policy: default"), ["enable-policy"]);
     assert_eq!(warned("enable-policy: never"), Vec::<String>::new());
-}
-
-#[test]
-fn native_routing_with_masquerade_needs_the_prefix_of_the_pods() {
-    let native = "ipam: kubernetes\nrouting-mode: native\nenable-ipv6: false";
-    let error = refused(native);
-    assert!(
-        error.contains("routing-mode and enable-ipv4-masquerade and ipv4-native-routing-cidr")
-            && error.contains("set ipv4-native-routing-cidr to that prefix, or enable-ipv4-masquerade=false"),
-        "{error}"
-    );
-    assert!(refused("ipam: kubernetes\ntunnel: disabled").contains("2 problems"));
-    for mend in [
-        "ipv4-native-routing-cidr: 10.0.0.0/8",
-        "native-routing-cidr: 10.0.0.0/8",
-        "enable-ipv4-masquerade: false",
-        // Nothing is masqueraded then.
-        "enable-pod-network: false",
-    ] {
-        start(&format!("{native}\n{mend}")).unwrap();
-    }
-}
-
-/// Who never spoke of pods' addresses has another CNI.
-#[test]
-fn in_a_pod_the_pod_network_is_on_where_a_source_of_addresses_was_said() {
-    let is_on = |lines: &str| start(lines).unwrap().config.pod_network.is_some();
-    assert!(!is_on("debug: false") && !is_on("devices: eth0"));
-    assert!(is_on("ipam: cluster-pool") && is_on("ipam: kubernetes") && is_on("enable-pod-network: true"));
-    assert!(!is_on("ipam: kubernetes\nenable-pod-network: false"));
-    // Unless something else asks for one: then that says why there is none.
-    assert_eq!(warned("debug: false"), Vec::<String>::new());
-    let asked = start("write-cni-conf-when-ready: /c/05-cni.conflist").unwrap().warnings;
-    assert!(asked.len() == 1 && asked[0].message.contains("set ipam to cluster-pool"), "{asked:?}");
-}
-
-#[test]
-fn a_configmap_outside_a_pod_has_no_pod_network_and_says_what_is_missing() {
-    for (_, rendered) in RENDERED {
-        let dir = tempfile::tempdir().unwrap();
-        for line in rendered.lines() {
-            let (key, value) = line.split_once(':').unwrap();
-            fs::write(dir.path().join(key), value.trim_start()).unwrap();
-        }
-        let arguments = ["--source-dir=/m".to_owned(), format!("--config-dir={}", dir.path().display())];
-        let arguments = arguments.map(OsString::from).into();
-        let loaded = load(Invocation { arguments, ..Invocation::default() }).unwrap();
-        assert_eq!(loaded.config.pod_network, None);
-        let warned: Vec<_> = loaded.warnings.iter().map(|warning| warning.key.as_str()).collect();
-        assert!(warned.contains(&"ipam") && warned.contains(&"enable-health-checking"), "{warned:?}");
-    }
-}
-
-#[test]
-fn what_the_pod_network_lacks_is_refused_where_it_is_on_and_ignored_where_it_is_off() {
-    for (line, mend) in [
-        ("ipam: eni", "set ipam=delegated-plugin"),
-        ("tunnel-protocol: geneve", "use vxlan"),
-        ("tunnel: geneve", "use vxlan"),
-        ("cni-chaining-mode: aws-cni", "generic-veth"),
-        ("auto-direct-node-routes: true", "set routing-mode=native"),
-    ] {
-        let error = refused(&format!("{line}\nenable-pod-network: true"));
-        assert!(error.contains("1 problem") && error.contains(mend), "{line}: {error}");
-        start(&format!("{line}\nenable-pod-network: false")).unwrap();
-    }
-    let error = refused("enable-pod-network: true\nipam: delegated-plugin");
-    assert!(error.contains("enable-pod-network=false"), "{error}");
-    assert_eq!(start("ipam: delegated-plugin").unwrap().config.pod_network, None);
 }
 
 #[test]

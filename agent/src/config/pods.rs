@@ -9,11 +9,13 @@ use std::time::Duration;
 use portway_datapath::layout::PodSizes;
 use portway_runtime::config::{Invalid, Reader, parse_duration};
 
-use self::switch::is_said;
+use self::switch::Switch;
 use super::parse::{self, Cidr};
 
 /// The least MTU of an interface that carries IPv6 (RFC 8200, section 5).
 const LEAST_MTU: u16 = 1280;
+/// Cilium's port of VXLAN, from before there was one of IANA's.
+const VXLAN_PORT: u16 = 8472;
 /// Half-open flows that there is room for: one for so many established ones, and no fewer than [`LEAST_NEW_FLOWS`].
 const FLOWS_A_NEW_ONE: u32 = 12;
 const NATS_A_NEW_ONE: u32 = 8;
@@ -143,7 +145,8 @@ impl PodNetwork {
 
 /// `None` where the pod network is off: what was said for it then has a warning.
 pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<PodNetwork> {
-    let on = switch::is_on(reader, in_pod);
+    let switch = switch::read(reader, in_pod);
+    let on = switch == Switch::On;
     // All of them, also where they have no effect: a mistake is named at once.
     let ipam = reader.parse("ipam", |value| ipam(value, on)).unwrap_or(Ipam::ClusterPool);
     let tcp_flows: u32 = reader.number("bpf-ct-global-tcp-max");
@@ -203,7 +206,7 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<PodNetwork> 
         }
         return Some(network);
     }
-    switch::warn_of_no_effect(reader);
+    switch::warn_of_no_effect(reader, switch);
     None
 }
 
@@ -227,20 +230,14 @@ fn ipam(value: &str, on: bool) -> Result<Ipam, Invalid> {
     }
 }
 
-/// The older `tunnel` counts where `routing-mode` or `tunnel-protocol` does not say.
 fn routing(reader: &mut Reader<'_>, on: bool) -> Routing {
-    let older = reader.text("tunnel");
-    let mode = reader.text("routing-mode");
-    let protocol = reader.text("tunnel-protocol");
     let direct_node_routes = reader.bool("auto-direct-node-routes");
-    let port = reader.number("tunnel-port");
-    let native = mode == "native" || (older == "disabled" && !is_said(reader, "routing-mode"));
-    if native {
-        return Routing::Native { direct_node_routes };
-    }
-    let key = if is_said(reader, "tunnel-protocol") { "tunnel-protocol" } else { "tunnel" };
-    let asked = if key == "tunnel" { &older } else { &protocol };
-    if on && asked == "geneve" {
+    let port = match reader.number("tunnel-port") {
+        0 => VXLAN_PORT,
+        port => port,
+    };
+    let Some((key, protocol)) = switch::tunnel(reader) else { return Routing::Native { direct_node_routes } };
+    if on && protocol == "geneve" {
         reader.refuse(&[key], "vxlan: geneve is not offered yet", "use vxlan, or routing-mode=native");
     }
     if on && direct_node_routes {

@@ -12,8 +12,9 @@ const NODE_HEALTH: &str = "The pod network: whether nodes reach each other";
 
 const PREFIX_V4: Kind = Kind::Text("a prefix such as 10.0.0.0/8, or nothing");
 const PREFIX_V6: Kind = Kind::Text("a prefix such as fd00::/48, or nothing");
-/// Entries that a map of flows may be told to have.
-const FLOW_ENTRIES: Kind = Kind::Integer { min: 1024, max: 0x00ff_ffff };
+/// Entries that a map of flows may be told to have: Cilium's bounds.
+const FLOW_ENTRIES: Kind = Kind::Integer { min: 1024, max: 0x0100_0000 };
+const FRAGMENT_ENTRIES: Kind = Kind::Integer { min: 256, max: 0x0100_0000 };
 
 /// In the order of the help.
 pub(in crate::config) const KEYS: &[Key] = &[
@@ -23,7 +24,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Kind::OneOf(&["auto", "true", "false"]),
         "auto",
         "Give pods their addresses and interfaces, and carry their traffic; auto does so in a Kubernetes pod where ipam is \
-         set, but not to delegated-plugin, and nowhere else",
+         set, but not to delegated-plugin, and all that is asked for is offered",
     ),
     key(
         PODS,
@@ -85,9 +86,9 @@ pub(in crate::config) const KEYS: &[Key] = &[
     key(
         ROUTING,
         "tunnel-port",
-        Kind::Integer { min: 1, max: 65_535 },
+        Kind::Integer { min: 0, max: 65_535 },
         "8472",
-        "The UDP port of the tunnel, the same on every node",
+        "The UDP port of the tunnel, the same on every node; 0 is that of the protocol, 8472",
     ),
     key(
         ROUTING,
@@ -142,7 +143,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
     key(FLOWS, "bpf-ct-global-tcp-max", FLOW_ENTRIES, "524288", "TCP flows of pods"),
     key(FLOWS, "bpf-ct-global-any-max", FLOW_ENTRIES, "262144", "Other flows of pods"),
     key(FLOWS, "bpf-nat-global-max", FLOW_ENTRIES, "524288", "Masqueraded flows, two entries each"),
-    key(FLOWS, "bpf-fragments-map-max", FLOW_ENTRIES, "8192", "Datagrams in fragments"),
+    key(FLOWS, "bpf-fragments-map-max", FRAGMENT_ENTRIES, "8192", "Datagrams in fragments"),
     key(
         FLOWS,
         "bpf-ct-timeout-regular-tcp",
