@@ -35,7 +35,7 @@ use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
 use machine::{Machine, MachineError, Netlink};
 pub(crate) use nodes::Troubles;
-use nodes::{Nodes, NodesError};
+use nodes::{Nodes, NodesError, Outcome};
 pub use removal::{NodesRemovalError, remove, remove_routes};
 pub use sysctls::SysctlError;
 
@@ -145,6 +145,7 @@ async fn follow(
         endpoints: pods.endpoints().clone(),
         conntrack,
         earlier: Some(earlier),
+        is_alone: false,
         troubles,
         ready,
     };
@@ -163,6 +164,8 @@ struct NodeSide {
     conntrack: Conntrack,
     /// Flows in maps of other sizes; gone once our programs are everywhere.
     earlier: Option<EarlierFlows>,
+    /// What earlier agents left is gone.
+    is_alone: bool,
     /// What was said to be wrong.
     troubles: Arc<Mutex<Troubles>>,
     /// Tables, devices and routes are there: pods may be served.
@@ -185,10 +188,14 @@ impl NodeSide {
             let failed = match &done {
                 Some(done) if done.holds(&view, &machine, may_attach) => false,
                 Some(_) | None => match self.reconcile(&view, &machine, &netlink, may_attach).await {
-                    Ok(()) => {
+                    Ok(true) => {
                         let machine = machine.clone();
                         done = Some(Done { view, machine, attached: may_attach, at: Instant::now() });
                         false
+                    }
+                    Ok(false) => {
+                        done = None;
+                        true
                     }
                     Err(error) => {
                         done = None;
@@ -221,19 +228,20 @@ impl NodeSide {
         }
     }
 
+    /// Whether everything is as it should be.
     async fn reconcile(
         &mut self,
         view: &ClusterView,
         machine: &Machine,
         netlink: &Netlink,
         may_attach: bool,
-    ) -> Result<(), NodesError> {
+    ) -> Result<bool, NodesError> {
         if may_attach && !*self.ready.borrow() {
             // Before our programs are in place, and once more after: they then fill our maps alone.
             self.adopt()?;
             self.nodes.attach();
         }
-        let (troubles, mtu) = self.nodes.reconcile(view, machine, netlink).await?;
+        let Outcome { troubles, mtu, is_whole } = self.nodes.reconcile(view, machine, netlink).await?;
         self.endpoints.set_mtu(mtu);
         self.tell(troubles);
         if may_attach && !*self.ready.borrow() {
@@ -241,16 +249,20 @@ impl NodeSide {
             // A panic of it ends in the same way as one here.
             tokio::task::spawn_blocking(move || endpoints.serve()).await.map_err(NodesError::Task)?;
             self.adopt()?;
-            if let Some(earlier) = self.earlier.take() {
-                earlier.forget()?;
-            }
-            self.nodes.retire_other_versions()?;
             self.conntrack.services_are_known();
             self.conntrack.endpoints_are_known();
             self.ready.send_replace(true);
             tracing::info!("pods are served");
         }
-        Ok(())
+        // An interface that refused our programs keeps those of an earlier agent, and these their maps.
+        if may_attach && is_whole && !self.is_alone {
+            if let Some(earlier) = self.earlier.take() {
+                earlier.forget()?;
+            }
+            self.nodes.retire_other_versions()?;
+            self.is_alone = true;
+        }
+        Ok(is_whole)
     }
 
     fn adopt(&self) -> Result<(), NodesError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use portway_datapath::{Addr, IpcacheValue};
-use portway_tests::harness::cluster_net::{Node, Routing};
+use portway_tests::harness::cluster_net::{Node, PodSpec, Routing};
 use portway_tests::harness::{ClusterNet, eventually};
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -217,5 +217,23 @@ fn the_devices_follow_the_machine() -> Result<()> {
         node.namespace().add_address("eth0", "172.19.0.77".parse()?, 24)?;
         node.namespace().delete_address("eth0", node.v4().into())?;
         masquerades("172.19.0.77")
+    })
+}
+
+#[test]
+fn a_taken_tunnel_port_keeps_no_pod_from_being_served() -> Result<()> {
+    ClusterNet::test("routes-refused", 2, |net| {
+        net.node(1).ip(&["link", "add", "other", "type", "vxlan", "external", "dstport", "8472"])?;
+        net.node(1).ip(&["link", "set", "other", "up"])?;
+        net.node_mut(1).start_agent(Routing::Tunnel, &[])?;
+        let said = net.node(1).agent.as_ref().context("no agent runs")?.log();
+        ensure!(said.contains("UDP port 8472"), "the taken port is not named: {said}");
+        let pod = net.node(1).add(&PodSpec::new("first"))?;
+        net.node(1).delete(&pod)?;
+        let unreachable = ["unreachable 10.244.2.0/24", "unreachable fd00:10:244:2::/64"];
+        wait_for_routes(net.node(1), &[OWN, unreachable].concat())?;
+        // As soon as the port is free the tunnel is there.
+        net.node(1).ip(&["link", "delete", "other"])?;
+        wait_for_routes(net.node(1), &[OWN, TUNNEL_2].concat())
     })
 }

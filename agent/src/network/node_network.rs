@@ -12,11 +12,12 @@ const LEAST_PORTS: u16 = 4_096;
 /// The first port that is nobody's by convention (RFC 6335).
 const FIRST_USER_PORT: u16 = 1_024;
 
-/// `tunnel` is the device's index.
+/// `tunnel` is the device's index. A tunnel whose device cannot be made is a tunnel all the same: what pods send to other
+/// nodes' pods must not leave in the clear, nor may they send what other nodes take for this node's.
 pub(crate) fn node_network(config: &Config, network: &PodNetwork, tunnel: Option<u32>) -> NodeNetwork {
     let PodNetwork { timeouts, hairpin_v4, hairpin_v6, .. } = network;
     let switches = [
-        (tunnel.is_some(), NodeNetwork::TUNNEL),
+        (network.tunnel_port().is_some(), NodeNetwork::TUNNEL),
         (config.ipv4 && network.masquerade_v4, NodeNetwork::MASQUERADE_V4),
         (config.ipv6 && network.masquerade_v6, NodeNetwork::MASQUERADE_V6),
         (config.kube_proxy_replacement, NodeNetwork::SERVICES),
@@ -27,10 +28,7 @@ pub(crate) fn node_network(config: &Config, network: &PodNetwork, tunnel: Option
     let ports = nat_ports(config.node_port_range);
     NodeNetwork {
         switches: switches.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, switch)| all | switch),
-        tunnel: halves(
-            tunnel.unwrap_or(0),
-            network.tunnel_port().filter(|_| tunnel.is_some()).unwrap_or(0).into(),
-        ),
+        tunnel: halves(tunnel.unwrap_or(0), network.tunnel_port().unwrap_or(0).into()),
         nat_ports: halves(ports.first.into(), ports.last.into()),
         tcp_timeouts: halves(seconds(tcp), seconds(tcp_syn)),
         other_timeouts: halves(seconds(tcp_fin), seconds(any)),
@@ -97,6 +95,9 @@ mod tests {
         assert_eq!(words.other_timeouts, 10 | 60 << 32);
         assert_eq!(words.service_timeouts, 21_600 | 60 << 32);
         assert_eq!(words.hairpin_v4.to_string(), "169.254.42.1");
-        assert!(!node_network(&config, &network, None).is(NodeNetwork::TUNNEL));
+        // Also while its device cannot be made: nothing goes out in the clear.
+        let words = node_network(&config, &network, None);
+        assert!(words.is(NodeNetwork::TUNNEL));
+        assert_eq!((words.tunnel_ifindex(), words.tunnel_port()), (0, 8472));
     }
 }

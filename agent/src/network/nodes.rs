@@ -27,8 +27,6 @@ pub(crate) enum NodesError {
     Map(#[from] MapError),
     #[error(transparent)]
     Program(#[from] ProgramError),
-    #[error("the tunnel device {} is not there right after it was made", tunnel::NAME)]
-    NoTunnel,
     #[error("serving pods: {0}")]
     Task(#[source] tokio::task::JoinError),
 }
@@ -40,6 +38,16 @@ pub(crate) struct Troubles {
     pub(crate) rejects: Vec<Reject>,
     /// What of this machine is not as it should be.
     pub(crate) lines: Vec<String>,
+}
+
+/// What a turn came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) troubles: Troubles,
+    /// The MTU of pods, in bytes.
+    pub(crate) mtu: u32,
+    /// Nothing was refused at the tunnel device or any other: else the next turn comes soon.
+    pub(crate) is_whole: bool,
 }
 
 /// The side of the pod network that leads to other nodes and to the world.
@@ -97,17 +105,17 @@ impl Nodes {
         Ok(())
     }
 
-    /// Makes everything as the cluster and the machine say. What they do not know yet stays. Returns what is wrong and the
-    /// MTU of pods, in bytes.
+    /// Makes everything as the cluster and the machine say. What they do not know yet stays. A device that refuses is told
+    /// among the troubles and holds nothing else up.
     ///
     /// # Errors
-    /// The kernel refuses; repeating the call goes on from there.
+    /// The kernel refuses a table; repeating the call goes on from there.
     pub(crate) async fn reconcile(
         &mut self,
         view: &ClusterView,
         machine: &Machine,
         netlink: &Netlink,
-    ) -> Result<(Troubles, u32), NodesError> {
+    ) -> Result<Outcome, NodesError> {
         let mut troubles = Troubles::default();
         let this = view.this.as_deref();
         let knows = view.knows_nodes && this.is_some();
@@ -118,7 +126,8 @@ impl Nodes {
             )
         }));
         let mtu = devices.pod_mtu(&self.network);
-        let tunnel = self.tunnel(machine, netlink, mtu).await?;
+        let mut refused = Vec::new();
+        let tunnel = self.tunnel(machine, netlink, mtu, &mut refused).await;
         let names = devices.found.values().map(|device| device.name.as_str());
         match self.sysctls.forward(self.config.ipv4, self.config.ipv6, names) {
             Ok(changed) if changed.is_empty() => {}
@@ -131,7 +140,7 @@ impl Nodes {
         troubles.rejects.append(&mut reach.rejects);
         self.write(&reach, &devices, tunnel, knows)?;
         let by = match self.network.routing {
-            Routing::Tunnel { .. } => By::Tunnel { ifindex: tunnel.unwrap_or_default() },
+            Routing::Tunnel { .. } => tunnel.map_or(By::NoTunnel, |ifindex| By::Tunnel { ifindex }),
             Routing::Native { direct_node_routes: true } => By::Nodes,
             Routing::Native { direct_node_routes: false } => By::Network,
         };
@@ -144,9 +153,11 @@ impl Nodes {
             tracing::debug!(changes.added, changes.removed, "routes to pods of other nodes");
         }
         if self.attaches {
-            self.attach_all(&devices, tunnel, knows)?;
+            self.attach_all(&devices, tunnel, knows, &mut refused);
         }
-        Ok((troubles, mtu))
+        let is_whole = refused.is_empty();
+        troubles.lines.append(&mut refused);
+        Ok(Outcome { troubles, mtu, is_whole })
     }
 
     /// The tunnel device's index, where there is one.
@@ -155,24 +166,31 @@ impl Nodes {
         machine: &Machine,
         netlink: &Netlink,
         mtu: u32,
-    ) -> Result<Option<u32>, NodesError> {
+        refused: &mut Vec<String>,
+    ) -> Option<u32> {
         let Some(port) = self.network.tunnel_port() else {
-            if netlink.remove_tunnel(machine).await? {
-                tracing::info!("the tunnel device of an earlier configuration is removed");
+            match netlink.remove_tunnel(machine).await {
+                Ok(true) => tracing::info!("the tunnel device of an earlier configuration is removed"),
+                Ok(false) => {}
+                Err(error) => refused.push(error.to_string()),
             }
-            return Ok(None);
+            return None;
         };
-        match netlink.ensure_tunnel(machine, port, mtu).await? {
-            TunnelChange::Nothing => {}
-            change @ (TunnelChange::Made | TunnelChange::MadeAnew | TunnelChange::Adjusted) => {
+        match netlink.ensure_tunnel(machine, port, mtu).await {
+            Ok(TunnelChange::Nothing) => return machine.link(tunnel::NAME).map(|link| link.index),
+            Ok(change @ (TunnelChange::Made | TunnelChange::MadeAnew | TunnelChange::Adjusted)) => {
                 tracing::info!(?change, port, mtu, "tunnel device");
             }
+            Err(error) => refused.push(format!("pods of other nodes may not be reached: {error}")),
         }
-        let index = match machine.link(tunnel::NAME) {
-            Some(link) => Some(link.index),
-            None => netlink.read().await?.link(tunnel::NAME).map(|link| link.index),
-        };
-        index.map(Some).ok_or(NodesError::NoTunnel)
+        // One that could not be adjusted goes on as it is.
+        match netlink.read().await {
+            Ok(machine) => machine.link(tunnel::NAME).map(|link| link.index),
+            Err(error) => {
+                refused.push(error.to_string());
+                None
+            }
+        }
     }
 
     /// The tables. Without `knows` what is there and not known stays.
@@ -200,15 +218,23 @@ impl Nodes {
         Ok(())
     }
 
-    /// Programs at devices and tunnel; those at other interfaces but pods' go.
-    fn attach_all(&self, devices: &Devices, tunnel: Option<u32>, knows: bool) -> Result<(), NodesError> {
+    /// Programs at devices and tunnel; those at other interfaces but pods' go. What the kernel refuses is `refused`, the
+    /// rest is done.
+    fn attach_all(&self, devices: &Devices, tunnel: Option<u32>, knows: bool, refused: &mut Vec<String>) {
         let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let tunnel = tunnel.map(|index| (index, tunnel::NAME, Side::Tunnel));
         let devices_and_sides =
             devices.found.values().map(|device| (device.ifindex, device.name.as_str(), Side::Device));
         let all: Vec<_> = tunnel.into_iter().chain(devices_and_sides).collect();
         for (ifindex, name, side) in &all {
-            for change in programs.attach(*ifindex, name, *side)? {
+            let changes = match programs.attach(*ifindex, name, *side) {
+                Ok(changes) => changes,
+                Err(error) => {
+                    refused.push(format!("{name} has not all its programs: {error}"));
+                    continue;
+                }
+            };
+            for change in changes {
                 match change {
                     InterfaceChange::Unchanged => {}
                     InterfaceChange::Attached
@@ -220,16 +246,22 @@ impl Nodes {
             }
         }
         if !knows {
-            return Ok(());
+            return;
         }
-        for attached in programs.attached()? {
+        let attached = programs.attached().unwrap_or_else(|error| {
+            refused.push(error.to_string());
+            Vec::new()
+        });
+        for attached in attached {
             let name = attached.interface.as_str();
             let is_wanted = all.iter().any(|(_, wanted, _)| *wanted == name);
-            if !is_wanted && !is_link_name(name) && self.network.chaining == Chaining::None {
-                programs.detach(name)?;
-                tracing::info!(interface = name, "no device any more: its programs are detached");
+            if is_wanted || is_link_name(name) || self.network.chaining != Chaining::None {
+                continue;
+            }
+            match programs.detach(name) {
+                Ok(_) => tracing::info!(interface = name, "no device any more: its programs are detached"),
+                Err(error) => refused.push(error.to_string()),
             }
         }
-        Ok(())
     }
 }

@@ -23,6 +23,8 @@ pub(crate) enum By {
     Tunnel {
         ifindex: u32,
     },
+    /// The tunnel device could not be made: who sends there is told that nobody is.
+    NoTunnel,
     /// Direct routes to nodes on the same link.
     Nodes,
     /// The network's own routes: none are made.
@@ -61,6 +63,7 @@ pub(crate) fn wanted(
     for remote in &reach.remote {
         match by {
             By::Network => {}
+            By::NoTunnel => drop(by_prefix.entry(remote.prefix).or_insert(Way::Unreachable)),
             By::Tunnel { ifindex } => {
                 let source = this.and_then(|this| this.address(remote.prefix.family()));
                 let source = source.filter(|source| machine.link_of(*source).is_some());
