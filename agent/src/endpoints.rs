@@ -4,6 +4,7 @@
 //! record       one endpoint, its state and the log of it
 //! store        records as files: what the next agent begins with
 //! attach       what the CNI plugin asks for: made, removed, checked, collected
+//! detach       the end of an endpoint, whoever asks for it
 //! restore      what an earlier agent left, at a start
 //! removal      the end of all of them, by `portway cleanup`
 //! health       the endpoint that other nodes probe
@@ -17,6 +18,7 @@
 //! may be repeated, and what fails in the middle is taken back.
 
 mod attach;
+mod detach;
 mod follow;
 mod health;
 mod intact;

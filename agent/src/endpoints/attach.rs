@@ -14,7 +14,7 @@ use portway_datapath::NetnsOptions;
 use portway_model::node::ClusterView;
 
 use super::record::{link_name, now};
-use super::{Endpoint, EndpointError, Endpoints, Link, Mac, SOCKET_LB_ANNOTATION, State};
+use super::{Endpoint, Endpoints, Link, Mac, SOCKET_LB_ANNOTATION, State};
 use answer::{answer, failure, gone, kernel_failure, not_chained};
 
 /// How long a new pod that the runtime knows may take to come by our watch. Past that it starts with the defaults, and what
@@ -246,59 +246,6 @@ impl Endpoints {
         if !endpoint.link.is_chained {
             kernel.route(endpoint)?;
         }
-        Ok(())
-    }
-
-    /// Removes what an attachment has, and a link that nobody knows of.
-    pub(super) fn remove_attachment(&self, id: &AttachmentId, reason: &str) -> Result<(), EndpointError> {
-        match self.find(id) {
-            Some(endpoint) => self.disconnect(endpoint.id, reason),
-            None if self.shared.settings.is_chained => Ok(()),
-            None => Ok(self.kernel().delete_link(&link_name(id))?),
-        }
-    }
-
-    /// Takes an endpoint out of the kernel, and then from what is known. The reverse of how it was made: nobody finds it
-    /// before its link goes, and nobody gets its addresses before that is gone.
-    pub(super) fn disconnect(&self, id: u16, reason: &str) -> Result<(), EndpointError> {
-        let Some(endpoint) = ({
-            let mut known = self.known();
-            let endpoint = known.by_id.get_mut(&id);
-            endpoint.map(|endpoint| {
-                endpoint.enter(State::Disconnecting, reason);
-                endpoint.clone()
-            })
-        }) else {
-            return Ok(());
-        };
-        let kernel = self.kernel();
-        for addr in &endpoint.addresses {
-            kernel.delete_endpoint((*addr).into())?;
-        }
-        if endpoint.link.ifindex != 0 {
-            kernel.detach(&endpoint.link.name)?;
-        }
-        if !endpoint.link.is_chained {
-            kernel.delete_link(&endpoint.link.name)?;
-        }
-        if !endpoint.socket_lb {
-            kernel.set_netns(endpoint.netns_cookie, None)?;
-        }
-        self.shared.store.remove(id)?;
-        let mut known = self.known();
-        known.by_id.remove(&id);
-        let now = Instant::now();
-        for addr in &endpoint.addresses {
-            known.ipam.release((*addr).into(), now);
-        }
-        drop(known);
-        tracing::info!(
-            endpoint = id,
-            pod = endpoint.name(),
-            reason,
-            "an endpoint is {}",
-            State::Disconnected
-        );
         Ok(())
     }
 

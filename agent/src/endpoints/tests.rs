@@ -1,3 +1,4 @@
+mod ends;
 mod fake;
 mod health;
 mod restart;

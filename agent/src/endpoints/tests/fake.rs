@@ -23,6 +23,8 @@ pub(super) struct State {
     pub(super) cookie: u64,
     /// Links that a list of all of them leaves out.
     pub(super) skipped: BTreeSet<String>,
+    /// Links that were there when their programs ended.
+    pub(super) unguarded: Vec<String>,
     last_ifindex: u32,
 }
 
@@ -149,6 +151,7 @@ impl Kernel for FakeKernel {
     fn detach(&self, interface: &str) -> Result<(), KernelError> {
         self.step("detach", |state| {
             state.attached.remove(interface);
+            state.unguarded.extend(state.links.contains_key(interface).then(|| interface.to_owned()));
         })
     }
 
