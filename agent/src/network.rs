@@ -254,8 +254,10 @@ impl NodeSide {
             self.ready.send_replace(true);
             tracing::info!("pods are served");
         }
-        // An interface that refused our programs keeps those of an earlier agent, and these their maps.
-        if may_attach && is_whole && !self.is_alone {
+        // An interface that refused our programs keeps those of an earlier agent, and these their maps. So does one that is
+        // known for a device only with the nodes.
+        let knows = view.knows_nodes && view.this.is_some();
+        if may_attach && knows && is_whole && !self.is_alone {
             if let Some(earlier) = self.earlier.take() {
                 earlier.forget()?;
             }

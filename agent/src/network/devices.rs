@@ -37,7 +37,16 @@ pub(crate) struct Devices {
 impl Devices {
     /// Those that `devices` names; where it names none, those with a default route and the one with the node's
     /// address, but none of pods, tunnels and bridge ports.
-    pub(crate) fn choose(machine: &Machine, network: &PodNetwork, this: Option<&ClusterNode>) -> Self {
+    ///
+    /// `held` is what `pw_devices` holds. One of those stays a device while the interface is there and nothing excepts it:
+    /// with a default route that flaps, neither programs nor the MTU of pods come and go. Before the node is known it keeps
+    /// its addresses, too.
+    pub(crate) fn choose(
+        machine: &Machine,
+        network: &PodNetwork,
+        this: Option<&ClusterNode>,
+        held: &BTreeMap<u32, DeviceValue>,
+    ) -> Self {
         let patterns = &network.devices;
         let direct = network.direct_routing_device.as_ref();
         let node_addresses = this.map_or(&[][..], |node| &node.addresses);
@@ -49,7 +58,9 @@ impl Devices {
                 patterns.covers(&link.name) || direct.is_some_and(|direct| direct.covers(&link.name));
             let is_meant = match patterns.is_auto() {
                 true => {
-                    let leads_out = machine.default_devices.contains(&link.index) || has_node_address(link);
+                    let leads_out = machine.default_devices.contains(&link.index)
+                        || has_node_address(link)
+                        || held.contains_key(&link.index);
                     is_named
                         || (leads_out && !link.is_loopback && !link.is_port && !patterns.excepts(&link.name))
                 }
@@ -63,10 +74,12 @@ impl Devices {
                 devices.unfit.push(link.name.clone());
                 continue;
             }
-            let addresses = DeviceValue {
+            let anew = DeviceValue {
                 v4: masquerade_address(link, Family::V4, node_addresses),
                 v6: masquerade_address(link, Family::V6, node_addresses),
             };
+            let earlier = held.get(&link.index).filter(|_| this.is_none());
+            let addresses = earlier.copied().unwrap_or(anew);
             let device = Device { ifindex: link.index, name: link.name.clone(), mtu: link.mtu, addresses };
             devices.found.insert(link.index, device);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portway_datapath::{Addr, IpcacheValue};
+use portway_datapath::{Addr, DeviceValue, IpcacheValue};
 use portway_model::ipcache::{self, Reach, reach};
 use portway_model::k8s::{ObjectKind, Reject};
 use portway_model::node::{ClusterView, Prefix};
@@ -119,7 +119,8 @@ impl Nodes {
         let mut troubles = Troubles::default();
         let this = view.this.as_deref();
         let knows = view.knows_nodes && this.is_some();
-        let devices = Devices::choose(machine, &self.network, this);
+        let held = self.tables.reader().devices()?;
+        let devices = Devices::choose(machine, &self.network, this, &held);
         troubles.lines.extend(devices.unfit.iter().map(|name| {
             format!(
                 "{name} leads out of the node and is no Ethernet: what pods send there is not masqueraded"
@@ -138,7 +139,7 @@ impl Nodes {
         }
         let mut reach = reach(view, &self.options);
         troubles.rejects.append(&mut reach.rejects);
-        self.write(&reach, &devices, tunnel, knows)?;
+        self.write(&reach, &devices, &held, tunnel, knows)?;
         let by = match self.network.routing {
             Routing::Tunnel { .. } => tunnel.map_or(By::NoTunnel, |ifindex| By::Tunnel { ifindex }),
             Routing::Native { direct_node_routes: true } => By::Nodes,
@@ -198,17 +199,17 @@ impl Nodes {
         &self,
         reach: &Reach,
         devices: &Devices,
+        held: &BTreeMap<u32, DeviceValue>,
         tunnel: Option<u32>,
         knows: bool,
     ) -> Result<(), NodesError> {
         let mut table = devices.table();
         let mut ipcache: BTreeMap<(Addr, u8), IpcacheValue> = reach.ipcache.clone();
         if !knows {
-            let reader = self.tables.reader();
-            for (index, device) in reader.devices()? {
-                table.entry(index).or_insert(device);
+            for (index, device) in held {
+                table.entry(*index).or_insert(*device);
             }
-            for (prefix, value) in reader.ipcache()? {
+            for (prefix, value) in self.tables.reader().ipcache()? {
                 ipcache.entry(prefix).or_insert(value);
             }
         }

@@ -48,6 +48,8 @@ fn this() -> ClusterNode {
     }
 }
 
+const NONE: BTreeMap<u32, DeviceValue> = BTreeMap::new();
+
 fn names(devices: &Devices) -> Vec<&str> {
     devices.found.values().map(|device| device.name.as_str()).collect()
 }
@@ -66,19 +68,19 @@ fn devices_are_those_with_a_default_route_or_the_nodes_address() {
         link(7, "pw_vxlan", &[]),
     ];
     let machine = machine(links, &[2, 5, 6, 7]);
-    let choose = |arguments: &[&str]| Devices::choose(&machine, &network(arguments), Some(&this()));
+    let choose = |arguments: &[&str]| Devices::choose(&machine, &network(arguments), Some(&this()), &NONE);
     assert_eq!(names(&choose(&[])), ["eth0", "eth1"]);
     assert_eq!(names(&choose(&["--devices=!eth0"])), ["eth1"]);
     assert_eq!(names(&choose(&["--devices=eth+,pw+"])), ["eth0", "eth1", "eth2", "eth5"]);
     assert_eq!(names(&choose(&["--devices=eth2", "--direct-routing-device=eth1"])), ["eth1", "eth2"]);
     // Before the node is known those with a default route.
-    assert_eq!(names(&Devices::choose(&machine, &network(&[]), None)), ["eth0"]);
+    assert_eq!(names(&Devices::choose(&machine, &network(&[]), None, &NONE)), ["eth0"]);
 }
 
 #[test]
 fn what_is_no_ethernet_is_named() {
     let machine = machine(vec![Link { mac: None, ..link(2, "wg0", &[]) }], &[2]);
-    let devices = Devices::choose(&machine, &network(&[]), None);
+    let devices = Devices::choose(&machine, &network(&[]), None, &NONE);
     assert_eq!((names(&devices), devices.unfit.as_slice()), (vec![], &["wg0".to_owned()][..]));
 }
 
@@ -89,21 +91,43 @@ fn masquerading_takes_the_nodes_address_else_the_devices_first_else_the_nodes_el
         link(3, "eth1", &["198.51.100.8!", "198.51.100.9", "2001:db8:1::9"]),
     ];
     let machine = machine(links, &[2, 3]);
-    let table = Devices::choose(&machine, &network(&[]), Some(&this())).table();
+    let table = Devices::choose(&machine, &network(&[]), Some(&this()), &NONE).table();
     assert_eq!(table[&2], DeviceValue { v4: addr("192.0.2.1"), v6: addr("2001:db8::1") });
     assert_eq!(table[&3], DeviceValue { v4: addr("198.51.100.9"), v6: addr("2001:db8:1::9") });
-    let table = Devices::choose(&machine, &network(&[]), None).table();
+    let table = Devices::choose(&machine, &network(&[]), None, &NONE).table();
     assert_eq!(table[&2].v6, Addr::ANY_V6);
 }
 
 #[test]
 fn the_mtu_of_pods_is_the_least_of_the_devices_without_the_tunnels_part() {
     let jumbo = Link { mtu: 9000, ..link(3, "eth1", &[]) };
-    let devices = Devices::choose(&machine(vec![link(2, "eth0", &[]), jumbo], &[2, 3]), &network(&[]), None);
+    let devices =
+        Devices::choose(&machine(vec![link(2, "eth0", &[]), jumbo], &[2, 3]), &network(&[]), None, &NONE);
     assert_eq!(devices.pod_mtu(&network(&[])), 1450);
     assert_eq!(devices.pod_mtu(&network(&["--mtu=8950"])), 8900);
     let native =
         ["--routing-mode=native", "--enable-ipv4-masquerade=false", "--enable-ipv6-masquerade=false"];
     assert_eq!(devices.pod_mtu(&network(&native)), 1500);
     assert_eq!(Devices::default().pod_mtu(&network(&native)), 1500);
+}
+
+#[test]
+fn a_device_stays_one_while_its_interface_is_there_and_nothing_excepts_it() {
+    let short = Link { mtu: 1400, ..link(3, "eth1", &["203.0.113.1"]) };
+    let port = Link { is_port: true, ..link(4, "eth2", &[]) };
+    let machine = machine(vec![link(2, "eth0", &["192.0.2.1"]), short, port], &[]);
+    let value = DeviceValue { v4: addr("203.0.113.9"), v6: Addr::ANY_V6 };
+    let held: BTreeMap<_, _> = [3, 4, 5].map(|index| (index, value)).into();
+    let node = this();
+    let choose = |arguments: &[&str], this| Devices::choose(&machine, &network(arguments), this, &held);
+    let devices = choose(&[], Some(&node));
+    assert_eq!(names(&devices), ["eth0", "eth1"]);
+    assert_eq!(devices.table()[&3].v4, addr("203.0.113.1"));
+    assert_eq!(devices.pod_mtu(&network(&[])), 1350);
+    assert_eq!(names(&choose(&["--devices=!eth1"], Some(&node))), ["eth0"]);
+    assert_eq!(names(&choose(&["--devices=eth0"], Some(&node))), ["eth0"]);
+    // Before the node is known also the addresses stay.
+    let devices = choose(&[], None);
+    assert_eq!((names(&devices), devices.table()[&3]), (vec!["eth1"], value));
+    assert_eq!(devices.pod_mtu(&network(&[])), 1350);
 }
