@@ -72,29 +72,55 @@ impl Endpoints {
         }
     }
 
-    /// Removes every endpoint whose link is gone. Their number.
+    /// Removes every endpoint whose link is gone. Their number. One that cannot be removed is in the log, and tried again by
+    /// [`Self::look`].
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel would not say which links there are.
     pub fn remove_gone(&self) -> Result<usize, EndpointError> {
         // Endpoints before links: one that is made in between has a link that the list does not.
-        let ready: Vec<_> =
-            self.list().into_iter().filter(|endpoint| endpoint.state == State::Ready).collect();
+        let whole: Vec<_> = self.list().into_iter().filter(|endpoint| has_link(endpoint.state)).collect();
         let links = self.kernel().links()?;
         let is_gone = |endpoint: &Endpoint, link: Option<&Found>| {
             link.is_none_or(|link| link.ifindex != endpoint.link.ifindex)
         };
         let mut gone = 0;
-        for endpoint in ready.into_iter().filter(|it| is_gone(it, links.get(&it.link.name))) {
+        for endpoint in whole.into_iter().filter(|it| is_gone(it, links.get(&it.link.name))) {
             let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
             // It may have been made anew since the links were listed.
-            let is_same = self.get(endpoint.id).is_some_and(|now| now.link == endpoint.link);
-            if is_same && is_gone(&endpoint, self.kernel().link(&endpoint.link.name)?.as_ref()) {
-                self.disconnect(endpoint.id, "its interface is gone")?;
-                gone += 1;
+            if self.get(endpoint.id).is_none_or(|now| now.link != endpoint.link || !has_link(now.state)) {
+                continue;
+            }
+            let link = self.kernel().link(&endpoint.link.name).map_err(EndpointError::from);
+            let removed = link.and_then(|link| {
+                let is_gone = is_gone(&endpoint, link.as_ref());
+                if is_gone {
+                    self.disconnect(endpoint.id, "its interface is gone")?;
+                }
+                Ok(usize::from(is_gone))
+            });
+            match removed {
+                Ok(removed) => gone += removed,
+                Err(error) => tracing::warn!(
+                    endpoint = endpoint.id,
+                    pod = endpoint.name(),
+                    %error,
+                    "an endpoint whose interface is gone cannot be removed yet"
+                ),
             }
         }
         Ok(gone)
+    }
+
+    /// What is done every so often: goes on with what failed, and puts right what is not as it should be.
+    pub(super) fn look(&self) {
+        self.retry();
+        if let Err(error) = self.put_right() {
+            tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
+        }
+        if let Err(error) = self.remove_gone() {
+            tracing::warn!(%error, "cannot look whether pods' links are there");
+        }
     }
 
     /// Removes endpoints as their links vanish, and tries again what could not be restored. Ends only with an error: the
@@ -130,10 +156,8 @@ impl Endpoints {
             let endpoints = self.clone();
             let looked = tokio::task::spawn_blocking(move || {
                 if is_time {
-                    endpoints.retry();
-                    if let Err(error) = endpoints.put_right() {
-                        tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
-                    }
+                    endpoints.look();
+                    return Ok(0);
                 }
                 endpoints.remove_gone()
             });
@@ -152,4 +176,9 @@ impl Endpoints {
         let is_free = self.known().busy.insert(id.clone());
         is_free.then(|| Claim { endpoints: self, id: id.clone() })
     }
+}
+
+/// States of an endpoint that is not being made and not being removed.
+fn has_link(state: State) -> bool {
+    matches!(state, State::Ready | State::Restoring)
 }

@@ -22,7 +22,7 @@ impl Endpoints {
             // It may have ended, or been made anew, since it was listed.
             let same = self.get(endpoint.id).filter(|now| is_ready(now) && now.link == endpoint.link);
             let Some(endpoint) = same else { continue };
-            let damage = self.kernel().damage(&endpoint)?;
+            let damage = self.kernel().damage(&endpoint).unwrap_or_else(|error| vec![error.to_string()]);
             if damage.is_empty() {
                 continue;
             }

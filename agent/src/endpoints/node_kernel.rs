@@ -151,11 +151,12 @@ impl Kernel for NodeKernel {
                 .iter()
                 .map(|at| &at.interface)
                 .filter(|name| record::is_link_name(name) && !wanted.contains(*name));
+            let mut result = Ok(());
             for interface in others.collect::<BTreeSet<_>>() {
-                programs.detach(interface)?;
+                result = result.and(programs.detach(interface).map(drop));
             }
             // Those of other plugins' links that are gone.
-            programs.remove_gone()
+            result.and(programs.remove_gone().map(drop))
         })?;
         Ok(())
     }

@@ -23,7 +23,8 @@ impl Endpoints {
     /// the plugin was asked to remove meanwhile. Before any request is taken, and once.
     ///
     /// # Errors
-    /// The state directory cannot be read, or the kernel refuses.
+    /// The state directory cannot be read, or the kernel refuses what is of all endpoints. Of a single one it is in the log,
+    /// and tried again.
     pub fn restore(&self, notes: &Path) -> Result<Restored, EndpointError> {
         let (records, unreadable) = self.shared.store.load()?;
         for error in &unreadable {
@@ -39,7 +40,14 @@ impl Endpoints {
                 })
             };
             let name = &record.link.name;
-            let is_there = is_its(links.get(name)) || is_its(self.kernel().link(name)?.as_ref());
+            let is_there = is_its(links.get(name))
+                || self.kernel().link(name).map_or_else(
+                    |error| {
+                        tracing::warn!(%error, "an endpoint's link is taken to be there until the kernel says that it is not");
+                        true
+                    },
+                    |link| is_its(link.as_ref()),
+                );
             let ended = if noted.iter().any(|(_, id)| *id == record.attachment) {
                 Some("the container runtime ended the pod while no agent ran")
             } else if !is_there {
@@ -50,35 +58,43 @@ impl Endpoints {
                 None
             };
             record.enter(State::Restoring, "the agent has started");
-            let (id, name) = (record.id, record.name());
-            self.remember(record);
+            self.remember(record.clone());
             if let Some(reason) = ended {
-                self.disconnect(id, reason)?;
-                restored.ended.push(name);
+                self.disconnect_or_warn(&record, reason);
+                restored.ended.push(record.name());
             }
         }
         // After the last record that it is about is gone.
         for (path, id) in noted {
-            self.remove_attachment(&id, "the container runtime ended the pod while no agent ran")?;
-            if let Err(error) = deletions::done(&path) {
+            let removed =
+                self.remove_attachment(&id, "the container runtime ended the pod while no agent ran");
+            if let Err(error) = removed {
+                tracing::warn!(container = id.container, %error, "what a note of the CNI plugin asks for cannot be done yet");
+            } else if let Err(error) = deletions::done(&path) {
                 tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be removed");
             }
         }
         self.kernel().set_tables(&self.table(), &self.netns_table())?;
         let known: BTreeSet<_> = self.list().into_iter().map(|endpoint| endpoint.link.name).collect();
-        self.kernel().detach_others(&known)?;
+        if let Err(error) = self.kernel().detach_others(&known) {
+            tracing::warn!(%error, "programs at a link that no endpoint has cannot be ended");
+        }
         if unreadable.is_empty() {
             let ours = self.kernel().links()?.into_keys().filter(|name| is_link_name(name));
             for name in ours.filter(|name| !known.contains(name)) {
-                self.kernel().delete_link(&name)?;
-                restored.swept.push(name);
+                match self.kernel().delete_link(&name) {
+                    Ok(()) => restored.swept.push(name),
+                    Err(error) => {
+                        tracing::warn!(link = name, %error, "a link that no endpoint has cannot be removed")
+                    }
+                }
             }
         } else {
             // One of them may be a pod that runs.
             tracing::warn!("links that no endpoint has are left alone, for not every endpoint is known");
         }
-        for endpoint in self.list() {
-            self.reinstall(&endpoint);
+        for endpoint in self.list().iter().filter(|endpoint| is_restoring(endpoint)) {
+            self.reinstall(endpoint);
             restored.endpoints += 1;
         }
         Ok(restored)
@@ -93,20 +109,43 @@ impl Endpoints {
         }
     }
 
-    /// Tries again what could not be restored. Whether there is anything left.
+    /// Tries again what could not be restored or removed. Whether there is anything left. Whom somebody works at has to wait.
     pub fn retry(&self) -> bool {
-        if self.known().serves {
-            for endpoint in self.list().into_iter().filter(is_restoring) {
-                self.finish(&endpoint);
+        let serves = self.known().serves;
+        for endpoint in self.list() {
+            if !is_unfinished(&endpoint) {
+                continue;
+            }
+            let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
+            match self.get(endpoint.id) {
+                Some(now) if now.state == State::Disconnecting => {
+                    let reason = now.log.back().map(|last| last.reason.clone()).unwrap_or_default();
+                    self.disconnect_or_warn(&now, &reason);
+                }
+                Some(now) if serves && is_restoring(&now) => self.finish_claimed(&now),
+                Some(_) | None => {}
             }
         }
-        self.list().iter().any(is_restoring)
+        self.list().iter().any(is_unfinished)
+    }
+
+    /// What cannot be removed now is tried again.
+    fn disconnect_or_warn(&self, endpoint: &Endpoint, reason: &str) {
+        if let Err(error) = self.disconnect(endpoint.id, reason) {
+            tracing::warn!(endpoint = endpoint.id, pod = endpoint.name(), reason, %error, "an endpoint cannot be removed yet");
+        }
     }
 
     fn finish(&self, endpoint: &Endpoint) {
         // One that is being removed needs nothing.
         let Ok(_claim) = self.claim(&endpoint.attachment) else { return };
-        if self.get(endpoint.id).is_some_and(|endpoint| is_restoring(&endpoint)) && self.reinstall(endpoint) {
+        if let Some(now) = self.get(endpoint.id).filter(is_restoring) {
+            self.finish_claimed(&now);
+        }
+    }
+
+    fn finish_claimed(&self, endpoint: &Endpoint) {
+        if self.reinstall(endpoint) {
             let kept = self.update(endpoint.id, |endpoint| endpoint.enter(State::Ready, "restored"));
             if let Err(error) = kept {
                 tracing::warn!(endpoint = endpoint.id, %error, "an endpoint is restored, and that cannot be noted");
@@ -157,4 +196,8 @@ impl Endpoints {
 
 fn is_restoring(endpoint: &Endpoint) -> bool {
     endpoint.state == State::Restoring
+}
+
+fn is_unfinished(endpoint: &Endpoint) -> bool {
+    is_restoring(endpoint) || endpoint.state == State::Disconnecting
 }

@@ -20,6 +20,8 @@ pub(super) struct State {
     /// Numbers of configured pods.
     pub(super) configured: BTreeSet<u16>,
     pub(super) refuses: Option<&'static str>,
+    /// The one interface that programs cannot be detached from.
+    pub(super) keeps: Option<String>,
     pub(super) cookie: u64,
     /// Links that a list of all of them leaves out.
     pub(super) skipped: BTreeSet<String>,
@@ -149,6 +151,9 @@ impl Kernel for FakeKernel {
     }
 
     fn detach(&self, interface: &str) -> Result<(), KernelError> {
+        if self.with(|state| state.keeps.as_deref() == Some(interface)) {
+            return Err(KernelError::Refused("detach"));
+        }
         self.step("detach", |state| {
             state.attached.remove(interface);
             state.unguarded.extend(state.links.contains_key(interface).then(|| interface.to_owned()));
