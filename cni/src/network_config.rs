@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::failure::{Failure, code};
@@ -22,12 +22,17 @@ pub struct NetworkConfig {
     pub socket_path: PathBuf,
     #[serde(rename = "prevResult", default)]
     previous: Option<Value>,
-    #[serde(rename = "cni.dev/valid-attachments", default)]
+    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "listed")]
     valid: Option<Vec<AttachmentId>>,
 }
 
 fn default_socket() -> PathBuf {
     DEFAULT_SOCKET.into()
+}
+
+/// A field that is there is a list: `null` is how Go writes an empty one.
+fn listed<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<AttachmentId>>, D::Error> {
+    Option::<Vec<AttachmentId>>::deserialize(value).map(|list| Some(list.unwrap_or_default()))
 }
 
 impl NetworkConfig {
@@ -57,6 +62,16 @@ impl NetworkConfig {
                 format!("set cniVersion in the conflist to one of {spoken}"),
             )
         })
+    }
+
+    /// # Errors
+    /// The network has no name, by which its attachments are told from those of others.
+    pub fn named(&self) -> Result<(), Failure> {
+        if !self.name.is_empty() {
+            return Ok(());
+        }
+        let details = "give the conflist in the runtime's CNI directory a \"name\"";
+        Err(Failure::new(code::INVALID_CONFIG, "the network's configuration has no name", details))
     }
 
     /// # Errors
@@ -113,8 +128,10 @@ mod tests {
     #[test]
     fn gc_without_a_list_is_refused_and_an_empty_list_is_one() {
         assert_eq!(parse("{}").valid_attachments().unwrap_err().code, code::INVALID_CONFIG);
-        let config = parse(r#"{"cni.dev/valid-attachments":[]}"#);
-        assert_eq!(config.valid_attachments().unwrap(), []);
+        for empty in ["[]", "null"] {
+            let config = parse(&format!(r#"{{"cni.dev/valid-attachments":{empty}}}"#));
+            assert_eq!(config.valid_attachments().unwrap(), [], "{empty}");
+        }
         let config = parse(r#"{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}"#);
         let id = AttachmentId { container: "c".to_owned(), interface: "eth0".to_owned() };
         assert_eq!(config.valid_attachments().unwrap(), [id]);

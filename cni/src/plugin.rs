@@ -65,6 +65,9 @@ fn answer(invocation: &Invocation<'_>, config: &NetworkConfig) -> Result<Option<
             format!("set cniVersion to {since} or later"),
         ));
     }
+    if matches!(command, Command::Add | Command::Check | Command::Gc) {
+        config.named()?;
+    }
     let socket = config.socket_path.as_path();
     match command {
         Command::Add => {

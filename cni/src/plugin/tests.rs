@@ -154,3 +154,23 @@ fn input_that_is_no_json_and_a_missing_namespace_are_told_apart() {
     runtime.variables.insert("CNI_NETNS", "/proc/nobody/ns/net".to_owned());
     assert_eq!(code_of(&runtime.run("1.1.0")), u64::from(code::INVALID_ENVIRONMENT));
 }
+
+#[test]
+fn a_network_without_a_name_is_refused_except_to_end_a_pod() {
+    for name in [json!({}), json!({ "name": "" })] {
+        for (command, is_refused) in [("ADD", true), ("CHECK", true), ("GC", true), ("DEL", false)] {
+            let runtime = Runtime::new(command);
+            let mut input = name.clone();
+            input["cniVersion"] = "1.1.0".into();
+            input["socket-path"] = runtime.socket().to_str().into();
+            input["cni.dev/valid-attachments"] = json!([]);
+            let outcome = runtime.run_with(&input);
+            assert_eq!(outcome.failed, is_refused, "{command}: {outcome:?}");
+            if is_refused {
+                assert_eq!(code_of(&outcome), u64::from(code::INVALID_CONFIG));
+                let msg = outcome.output.unwrap()["msg"].as_str().unwrap().to_owned();
+                assert!(msg.contains("has no name"), "{msg}");
+            }
+        }
+    }
+}
