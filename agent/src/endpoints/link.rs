@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rtnetlink::packet_route::address::AddressHeaderFlags;
+use std::time::Duration;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
@@ -55,6 +56,8 @@ pub enum LinkError {
     #[error("a thread in the pod's namespace panicked")]
     Panicked,
 }
+    #[error("the kernel has not answered by netlink within {} s", waited.as_secs())]
+    Silent { waited: Duration },
 
 /// Makes the pair, both ends down. The number of the node's end.
 pub(super) fn create(link: &Link, netns: BorrowedFd<'_>, interface: &str) -> Result<u32, LinkError> {

@@ -1,6 +1,7 @@
 //! Netlink in the node's and in other namespaces, without a trace of it in the calling thread.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use futures_util::stream::TryStreamExt as _;
 use nix::sched::{CloneFlags, setns};
@@ -9,20 +10,32 @@ use rtnetlink::{Handle, new_connection};
 
 use super::{LinkError, errno, failed};
 
-/// Runs `work` with a netlink socket of the calling thread's namespace. Blocks; not for a thread that polls futures.
+/// How long one piece of work may take. The kernel answers at once unless somebody has the lock of all interfaces; a
+/// message that was lost is never answered.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `work` with a netlink socket of the calling thread's namespace. Blocks, for [`PATIENCE`] at most; not for a thread
+/// that polls futures.
 pub(super) fn netlink<T>(work: impl AsyncFnOnce(&Handle) -> Result<T, LinkError>) -> Result<T, LinkError> {
+    within(PATIENCE, work)
+}
+
+fn within<T>(
+    patience: Duration,
+    work: impl AsyncFnOnce(&Handle) -> Result<T, LinkError>,
+) -> Result<T, LinkError> {
     let io = |action: &str| {
         let action = action.to_owned();
         move |source| LinkError::Io { action, source }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("start a runtime for netlink"))?;
     runtime.block_on(async {
         let (connection, handle, _) = new_connection().map_err(io("open a netlink socket"))?;
         let connection = tokio::spawn(connection);
-        let result = work(&handle).await;
+        let result = tokio::time::timeout(patience, work(&handle)).await;
         connection.abort();
-        result
+        result.unwrap_or(Err(LinkError::Silent { waited: patience }))
     })
 }
 
@@ -72,4 +85,16 @@ pub(super) async fn index_of(handle: &Handle, name: &str) -> Result<u32, LinkErr
         what: name.to_owned(),
         source: rtnetlink::Error::RequestFailed,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_answer_is_not_waited_for_without_end() {
+        let error = within(Duration::from_millis(1), async |_| std::future::pending::<Result<(), _>>().await);
+        let error = error.unwrap_err();
+        assert!(matches!(error, LinkError::Silent { .. }), "{error}");
+    }
 }
