@@ -7,19 +7,22 @@
 mod carrier;
 mod inspect;
 mod netlink;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::time::Duration;
 
 use rtnetlink::packet_route::address::AddressHeaderFlags;
-use std::time::Duration;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use super::{Endpoint, Link, Mac};
+use inspect::leads_elsewhere;
 pub(super) use inspect::{adopt, differences, find, links};
 pub(super) use netlink::netns_cookie;
 use netlink::{index_of, inside, netlink};
@@ -53,11 +56,11 @@ pub enum LinkError {
     Exists { name: String },
     #[error("{0} is no end of a veth pair whose other end is in the node's namespace")]
     NotVeth(String),
+    #[error("the kernel has not answered by netlink within {} s", waited.as_secs())]
+    Silent { waited: Duration },
     #[error("a thread in the pod's namespace panicked")]
     Panicked,
 }
-    #[error("the kernel has not answered by netlink within {} s", waited.as_secs())]
-    Silent { waited: Duration },
 
 /// Makes the pair, both ends down. The number of the node's end.
 pub(super) fn create(link: &Link, netns: BorrowedFd<'_>, interface: &str) -> Result<u32, LinkError> {
@@ -118,7 +121,7 @@ pub(super) fn route(endpoint: &Endpoint) -> Result<(), LinkError> {
     })
 }
 
-/// Gives the pod's end its addresses and the way out. Both ends carry packets from then on.
+/// Gives the pod's end its addresses, and the way out where no other interface has it. Both ends carry packets from then on.
 pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Result<(), LinkError> {
     let interface = endpoint.attachment.interface.as_str();
     inside(netns, || {
@@ -141,8 +144,17 @@ pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Resul
             let up = LinkUnspec::new_with_index(index).up().build();
             let result = handle.link().change(up).execute().await;
             result.map_err(failed("bring up the pod's interface", interface))?;
+            let mut own_v6 = endpoint
+                .addresses
+                .iter()
+                .find_map(|addr| if let IpAddr::V6(v6) = addr { Some(*v6) } else { None });
             for gateway in gateways(endpoint) {
                 neighbour(handle, index, gateway, endpoint.link.node_mac).await?;
+                if leads_elsewhere(handle, index, gateway).await? {
+                    // A second interface is there for what is reached by it, and takes nothing from the first.
+                    own_v6 = own_v6.filter(|_| gateway.is_ipv4());
+                    continue;
+                }
                 let message = match gateway {
                     IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new()
                         .gateway(gateway)
@@ -158,11 +170,7 @@ pub(super) fn configure_pod(endpoint: &Endpoint, netns: BorrowedFd<'_>) -> Resul
                 let result = handle.route().add(message).replace().execute().await;
                 result.map_err(failed("add the pod's default route by", &gateway.to_string()))?;
             }
-            match endpoint
-                .addresses
-                .iter()
-                .find_map(|addr| if let IpAddr::V6(v6) = addr { Some(*v6) } else { None })
-            {
+            match own_v6 {
                 Some(own) => answers_come_from(handle, index, own).await,
                 None => Ok(()),
             }

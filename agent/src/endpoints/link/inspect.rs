@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-use futures_util::stream::TryStreamExt as _;
+use futures_util::stream::{StreamExt as _, TryStreamExt as _};
+use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressScope};
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use rtnetlink::packet_route::nsid::{NsidAttribute, NsidMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::netlink::{inside, link_named, netlink};
@@ -48,13 +51,21 @@ pub(in crate::endpoints) fn adopt(netns: BorrowedFd<'_>, interface: &str) -> Res
     let pod_end = inside(netns, || netlink(async |handle| link_named(handle, interface).await))?;
     let pod_end = pod_end.filter(is_veth).ok_or_else(not_veth)?;
     let index = peer(&pod_end).ok_or_else(not_veth)?;
-    let node_end = netlink(async |handle| {
+    let (node_end, pod_number) = netlink(async |handle| {
         let mut found = handle.link().get().match_index(index).execute();
         // An index that nobody has is an error of the kernel's; so is everything else that it may say.
-        Ok(found.try_next().await.ok().flatten())
+        let found = found.try_next().await.ok().flatten();
+        // After that: telling of a link gives its other end's namespace a number.
+        Ok((found, number_of(handle, netns).await?))
     })?;
-    // The other end may be in a third namespace, where the number means something else.
-    let node_end = node_end.filter(|link| is_veth(link) && peer(link) == Some(pod_end.header.index));
+    // The other end may be in a third namespace, where the number means something else: both must name each other.
+    let names_pod_end = |link: &LinkMessage| {
+        let number = link.attributes.iter().find_map(|attribute| {
+            if let LinkAttribute::LinkNetNsId(number) = attribute { Some(*number) } else { None }
+        });
+        peer(link) == Some(pod_end.header.index) && number.is_some() && number == pod_number
+    };
+    let node_end = node_end.filter(|link| is_veth(link) && names_pod_end(link));
     let node_end = node_end.ok_or_else(not_veth)?;
     Ok(Link {
         name: name(&node_end).to_owned(),
@@ -122,23 +133,64 @@ async fn addresses(handle: &Handle, index: u32) -> Result<BTreeSet<IpAddr>, Link
     Ok(of_link.filter_map(|message| message.attributes.iter().find_map(addr)).collect())
 }
 
+/// Whether the namespace has a way out of a gateway's family by another interface.
+pub(super) async fn leads_elsewhere(handle: &Handle, index: u32, gateway: IpAddr) -> Result<bool, LinkError> {
+    let by_index = |route: &RouteMessage| route.attributes.contains(&RouteAttribute::Oif(index));
+    Ok(default_routes(handle, gateway).await?.iter().any(|route| !by_index(route)))
+}
+
+/// A second interface has none as long as the first one has.
 async fn has_default_route(handle: &Handle, index: u32, gateway: IpAddr) -> Result<bool, LinkError> {
+    let by = match gateway {
+        IpAddr::V4(gateway) => RouteAttribute::Gateway(RouteAddress::Inet(gateway)),
+        IpAddr::V6(gateway) => RouteAttribute::Gateway(RouteAddress::Inet6(gateway)),
+    };
+    let leads = |route: &RouteMessage| {
+        let by_index = route.attributes.contains(&RouteAttribute::Oif(index));
+        !by_index || route.attributes.contains(&by)
+    };
+    Ok(default_routes(handle, gateway).await?.iter().any(leads))
+}
+
+/// Those of the main table, of the family of `gateway`.
+async fn default_routes(handle: &Handle, gateway: IpAddr) -> Result<Vec<RouteMessage>, LinkError> {
     let all = match gateway {
         IpAddr::V4(_) => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
         IpAddr::V6(_) => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
     };
-    let routes: Vec<_> =
+    let mut routes: Vec<_> =
         handle.route().get(all).execute().try_collect().await.map_err(failed("list", "the pod's routes"))?;
-    let leads = |route: &RouteMessage| {
-        let by = match gateway {
-            IpAddr::V4(gateway) => RouteAttribute::Gateway(RouteAddress::Inet(gateway)),
-            IpAddr::V6(gateway) => RouteAttribute::Gateway(RouteAddress::Inet6(gateway)),
-        };
+    routes.retain(|route| {
         route.header.destination_prefix_length == 0
-            && route.attributes.contains(&by)
-            && route.attributes.contains(&RouteAttribute::Oif(index))
+            && route.header.table == RouteHeader::RT_TABLE_MAIN
+            && route.header.kind == RouteType::Unicast
+    });
+    Ok(routes)
+}
+
+/// The number that the thread's namespace has for another one; `None` where it has none.
+async fn number_of(handle: &Handle, netns: BorrowedFd<'_>) -> Result<Option<i32>, LinkError> {
+    let failed = |source| LinkError::Netlink {
+        action: "look up the number of",
+        what: "the pod's network namespace".to_owned(),
+        source,
     };
-    Ok(routes.iter().any(leads))
+    let mut question = NsidMessage::default();
+    question.attributes.push(NsidAttribute::Fd(netns.as_raw_fd().unsigned_abs()));
+    let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetNsId(question));
+    message.header.flags = NLM_F_REQUEST;
+    let mut answers = handle.clone().request(message).map_err(failed)?;
+    match answers.next().await.map(|answer| answer.payload) {
+        Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNsId(answer))) => {
+            let number = answer.attributes.iter().find_map(|attribute| {
+                if let NsidAttribute::Id(number) = attribute { Some(*number) } else { None }
+            });
+            // -1: it has none.
+            Ok(number.filter(|number| *number >= 0))
+        }
+        Some(NetlinkPayload::Error(error)) => Err(failed(rtnetlink::Error::NetlinkError(error))),
+        Some(_) | None => Err(failed(rtnetlink::Error::RequestFailed)),
+    }
 }
 
 fn name(message: &LinkMessage) -> &str {
