@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use portway_cni::failure::{Failure, code};
 use portway_cni::protocol::{Attachment, AttachmentId, PodName};
 use portway_cni::result::{Attached, Ip};
-use portway_datapath::NetnsOptions;
+use portway_datapath::{EndpointId, NetnsOptions};
 use portway_model::node::ClusterView;
 
 use super::record::{link_name, now};
@@ -108,21 +108,40 @@ impl Endpoints {
         Err(Failure::new(code::CHANGED, msg, "delete the pod, so that it is made anew"))
     }
 
-    /// Takes the network from every attachment of a network that is not valid any more.
+    /// Takes the network from every attachment of a network that is not valid any more. One that is worked at is left: it
+    /// is being made, and newer than the list, or being removed.
     ///
     /// # Errors
-    /// The kernel refuses a part; the others are gone, and repeating the request goes on from there.
+    /// The kernel refuses a part, or one was left; the others are gone, and repeating the request goes on from there.
     pub fn collect(&self, network: &str, valid: &[AttachmentId]) -> Result<(), Failure> {
         let valid: BTreeSet<_> = valid.iter().collect();
-        let of_network = self.list().into_iter().filter(|endpoint| endpoint.network == network);
-        let mut failed = None;
+        // The health endpoint is of no network, whatever that is called.
+        let of_network = self
+            .list()
+            .into_iter()
+            .filter(|endpoint| endpoint.id != EndpointId::HEALTH.get() && endpoint.network == network);
+        let (mut failed, mut busy) = (None, Vec::new());
         for endpoint in of_network.filter(|endpoint| !valid.contains(&endpoint.attachment)) {
-            let _claim = self.claim(&endpoint.attachment)?;
+            let Some(_claim) = self.try_claim(&endpoint.attachment) else {
+                busy.push(endpoint.attachment.container);
+                continue;
+            };
             let removed =
                 self.remove_attachment(&endpoint.attachment, "the container runtime does not know it");
             failed = failed.or(removed.err());
         }
-        failed.map_or(Ok(()), |error| Err(failure(&error)))
+        if let Some(error) = failed {
+            return Err(failure(&error));
+        }
+        if !busy.is_empty() {
+            let msg = format!("left, since earlier requests work at them: {}", busy.join(", "));
+            return Err(Failure::new(
+                code::TRY_AGAIN,
+                msg,
+                "the runtime's next GC removes what is not valid then",
+            ));
+        }
+        Ok(())
     }
 
     /// Whether an ADD would be served now.

@@ -11,6 +11,9 @@ use portway_datapath::{Addr, EndpointId};
 use super::record::{link_name, now};
 use super::{Endpoint, EndpointError, Endpoints, KernelError, Link, Mac, State};
 
+/// In the place of a CONTAINERID, none of which has such a character.
+const CONTAINER: &str = "@health";
+
 /// Why the health endpoint has no link.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthLinkError {
@@ -38,7 +41,7 @@ impl Endpoints {
     /// # Errors
     /// It has none; what there is of the attempt goes with the next one.
     pub fn connect_health(&self, netns: &OwnedFd, addresses: &[Addr]) -> Result<(), HealthLinkError> {
-        let id = AttachmentId { container: "health".to_owned(), interface: "eth0".to_owned() };
+        let id = AttachmentId { container: CONTAINER.to_owned(), interface: "eth0".to_owned() };
         let _claim = self.claim(&id).map_err(HealthLinkError::Busy)?;
         let (serves, mtu) = {
             let known = self.known();

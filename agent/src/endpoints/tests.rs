@@ -343,6 +343,22 @@ fn gc_removes_what_is_not_valid_of_its_own_network_alone() {
 }
 
 #[test]
+fn gc_goes_on_past_an_attachment_that_is_worked_at_and_says_so() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    let claim = endpoints.try_claim(&id("a"));
+    let failure = endpoints.collect("portway", &[]).unwrap_err();
+    assert_eq!((failure.code, endpoints.list().len()), (code::TRY_AGAIN, 1), "{failure}");
+    assert!(failure.msg.ends_with("work at them: a"), "{failure}");
+    drop(claim);
+    endpoints.collect("portway", &[]).unwrap();
+    assert_eq!((endpoints.list().len(), node.kernel.traces()), (0, (0, 0, 0, 0)));
+}
+
+#[test]
 fn a_chained_pod_keeps_the_addresses_and_the_link_of_the_plugin_before() {
     let mut node = Node::new(&[]);
     node.settings.is_chained = true;

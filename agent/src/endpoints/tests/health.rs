@@ -28,11 +28,13 @@ fn it_has_a_link_as_pods_have_and_takes_no_address_from_them() {
     endpoints.connect_health(&netns(), &wanted).unwrap();
     assert_eq!((held(&node), node.kernel.traces()), (wanted.to_vec(), (1, 2, 0, 1)));
     let shown = endpoints.get(EndpointId::HEALTH.get()).unwrap();
-    assert_eq!((shown.state, shown.name().as_str(), used(&endpoints)), (State::Ready, "health", 0));
+    assert_eq!((shown.state, shown.name().as_str(), used(&endpoints)), (State::Ready, "@health", 0));
     let pod = endpoints.add(&request("a"), &netns()).unwrap();
     assert_eq!(addresses(&pod), ["10.0.0.2", "fd00::2"].map(|addr| addr.parse::<IpAddr>().unwrap()));
-    // What a runtime asks of its own network is nothing to it.
+    // What a runtime asks of its own network is nothing to it, nor of a container that is called as it is.
     endpoints.collect("portway", &[]).unwrap();
+    endpoints.collect("", &[]).unwrap();
+    endpoints.delete(&id("health")).unwrap();
     assert_eq!((held(&node), used(&endpoints)), (wanted.to_vec(), 0));
 }
 
