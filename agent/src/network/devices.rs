@@ -100,12 +100,12 @@ impl Devices {
     }
 }
 
-/// The node's own address if the link has it, else the link's first; for want of one the node's, wherever it is.
+/// The node's own address if the link has it, be it a secondary one, else the link's first; for want of one the node's,
+/// wherever it is.
 fn masquerade_address(link: &Link, family: Family, node: &[Addr]) -> Addr {
-    let mut own = link.addresses.iter().filter(|own| own.addr.family() == family && own.is_usable);
-    let is_node = |addr: &Addr| node.contains(addr);
-    let named = own.clone().map(|own| own.addr).find(is_node);
-    let first = || own.next().map(|own| own.addr);
+    let own = || link.addresses.iter().filter(|own| own.addr.family() == family);
+    let named = own().map(|own| own.addr).find(|addr| node.contains(addr));
+    let first = || own().find(|own| own.is_usable).map(|own| own.addr);
     let elsewhere = || node.iter().copied().find(|addr| addr.family() == family);
     named.or_else(first).or_else(elsewhere).unwrap_or(Addr::ANY_V6)
 }

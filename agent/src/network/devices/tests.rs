@@ -89,10 +89,13 @@ fn masquerading_takes_the_nodes_address_else_the_devices_first_else_the_nodes_el
     let links = vec![
         link(2, "eth0", &["198.51.100.7", "192.0.2.1", "fe80::7!"]),
         link(3, "eth1", &["198.51.100.8!", "198.51.100.9", "2001:db8:1::9"]),
+        // A secondary address that is the node's.
+        link(4, "eth2", &["198.51.100.10", "192.0.2.1!"]),
     ];
-    let machine = machine(links, &[2, 3]);
+    let machine = machine(links, &[2, 3, 4]);
     let table = Devices::choose(&machine, &network(&[]), Some(&this()), &NONE).table();
     assert_eq!(table[&2], DeviceValue { v4: addr("192.0.2.1"), v6: addr("2001:db8::1") });
+    assert_eq!(table[&4].v4, addr("192.0.2.1"));
     assert_eq!(table[&3], DeviceValue { v4: addr("198.51.100.9"), v6: addr("2001:db8:1::9") });
     let table = Devices::choose(&machine, &network(&[]), None, &NONE).table();
     assert_eq!(table[&2].v6, Addr::ANY_V6);
