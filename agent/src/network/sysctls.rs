@@ -5,8 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::tunnel;
+use crate::endpoints::is_link_name;
+
 const PROC_SYS: &str = "/proc/sys";
 const NOTE: &str = "changed-sysctls";
+const FORWARD_V4: &str = "net/ipv4/ip_forward";
+const FORWARD_V6: &str = "net/ipv6/conf/all/forwarding";
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
@@ -51,7 +56,7 @@ impl Sysctls {
     ) -> Result<Vec<String>, SysctlError> {
         let mut changed = Vec::new();
         if ipv4 {
-            changed.extend(self.set("net/ipv4/ip_forward", "1", |_| true)?);
+            changed.extend(self.set(FORWARD_V4, "1", |_| true)?);
         }
         // A kernel without IPv6 has none of these.
         if ipv6 && self.root.join("net/ipv6").exists() {
@@ -59,28 +64,31 @@ impl Sysctls {
                 let accepts = format!("net/ipv6/conf/{device}/accept_ra");
                 changed.extend(self.set(&accepts, "2", |now| now == "1")?);
             }
-            changed.extend(self.set("net/ipv6/conf/all/forwarding", "1", |_| true)?);
+            changed.extend(self.set(FORWARD_V6, "1", |_| true)?);
         }
         Ok(changed)
     }
 
-    /// Puts back what was changed and is still as we set it. What was put back, as `name=value`.
+    /// Puts back what was changed and is still as we set it, also what the kernel changed along. What was put back, as
+    /// `name=value`.
     ///
     /// # Errors
     /// A file cannot be read or written; the note stays.
     pub(super) fn restore(&self) -> Result<Vec<String>, SysctlError> {
-        let mut restored = Vec::new();
+        let mut to_restore = Vec::new();
         for (name, Changed { before, set }) in self.noted()? {
             let path = self.root.join(&name);
-            match read(&path) {
-                Ok(now) if now == set && now != before => {
-                    std::fs::write(&path, &before).map_err(file("write", &path))?;
-                    restored.push(format!("{}={before}", name.replace('/', ".")));
-                }
-                Ok(_) => {}
-                // Of a device that is gone.
-                Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            if read_if_there(&path)?.is_some_and(|now| now == set) {
+                to_restore.push((name, path, before));
+            }
+        }
+        // Those first that change others.
+        to_restore.sort_by_key(|(name, ..)| ![FORWARD_V4, FORWARD_V6].contains(&name.as_str()));
+        let mut restored = Vec::new();
+        for (name, path, before) in to_restore {
+            if read_if_there(&path)?.is_some_and(|now| now != before) {
+                std::fs::write(&path, &before).map_err(file("write", &path))?;
+                restored.push(format!("{}={before}", name.replace('/', ".")));
             }
         }
         match std::fs::remove_file(&self.note) {
@@ -99,16 +107,15 @@ impl Sysctls {
         may_go: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, SysctlError> {
         let path = self.root.join(name);
-        let before = match read(&path) {
-            Ok(before) => before,
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(before) = read_if_there(&path)? else { return Ok(None) };
         if before == value || !may_go(&before) {
             return Ok(None);
         }
         // The note comes first: after a crash between the two, what is noted as set is not what is there.
         let mut noted = self.noted()?;
+        for (name, changed) in self.changed_along(name)? {
+            noted.entry(name).or_insert(changed);
+        }
         let set = value.to_owned();
         noted
             .entry(name.to_owned())
@@ -124,7 +131,40 @@ impl Sysctls {
         Ok(Some(format!("{}={value}", name.replace('/', "."))))
     }
 
-    /// In the order of the names, which puts `all` before devices: `all` writes those, too.
+    /// What the kernel changes when forwarding is switched on, as it is before (net/ipv4/devinet.c, `inet_forward_change`;
+    /// net/ipv6/addrconf.c, `addrconf_fixup_forwarding`): it does not remember. Links of the agent's own go anyway.
+    fn changed_along(&self, with: &str) -> Result<Vec<(String, Changed)>, SysctlError> {
+        let conf = match with {
+            FORWARD_V4 => "net/ipv4/conf",
+            FORWARD_V6 => "net/ipv6/conf",
+            _ => return Ok(Vec::new()),
+        };
+        let dir = self.root.join(conf);
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(file("read", &dir)(source)),
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let link = entry.map_err(file("read", &dir))?.file_name();
+            let Some(link) = link.to_str().filter(|link| !is_link_name(link) && *link != tunnel::NAME) else {
+                continue;
+            };
+            all.push((format!("{conf}/{link}/forwarding"), "1"));
+        }
+        if with == FORWARD_V4 {
+            all.push(("net/ipv4/conf/all/accept_redirects".to_owned(), "0"));
+        }
+        let mut changed = Vec::new();
+        for (name, set) in all {
+            if let Some(before) = read_if_there(&self.root.join(&name))? {
+                changed.push((name, Changed { before, set: set.to_owned() }));
+            }
+        }
+        Ok(changed)
+    }
+
     fn noted(&self) -> Result<BTreeMap<String, Changed>, SysctlError> {
         let text = match std::fs::read_to_string(&self.note) {
             Ok(text) => text,
@@ -143,8 +183,13 @@ impl Sysctls {
     }
 }
 
-fn read(path: &Path) -> Result<String, SysctlError> {
-    Ok(std::fs::read_to_string(path).map_err(file("read", path))?.trim().to_owned())
+/// `None` for what the kernel does not have, or of a device that is gone.
+fn read_if_there(path: &Path) -> Result<Option<String>, SysctlError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(file("read", path)(source)),
+    }
 }
 
 fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SysctlError {

@@ -9,6 +9,7 @@ use portway_datapath::Addr;
 use portway_model::node::Prefix;
 
 use super::machine::{Machine, Netlink, Route, Way};
+use super::sysctls::Sysctls;
 use super::tunnel::{self, TunnelChange};
 
 /// Runs `body` on a thread of a namespace with a device eth0 that has 192.0.2.1/24 and 2001:db8::1/64.
@@ -175,5 +176,40 @@ fn the_machine_is_read_and_a_change_of_it_is_told() {
         tokio::time::timeout(limit, netlink.changed()).await.unwrap().unwrap();
         let machine = netlink.read().await.unwrap();
         assert!(machine.link_of(addr("192.0.2.7")).is_some());
+    });
+}
+
+#[test]
+fn what_the_kernel_changes_along_with_forwarding_is_put_back() {
+    in_namespace(|| async {
+        ip("link add pw0123456789a type bridge");
+        let path = |name: &str| format!("/proc/sys/net/{name}");
+        let read = |name: &str| std::fs::read_to_string(path(name)).unwrap().trim().to_owned();
+        let ones = ["ipv4/conf/far0/forwarding", "ipv6/conf/far0/forwarding"];
+        let zeros = [
+            "ipv4/ip_forward",
+            "ipv4/conf/all/accept_redirects",
+            "ipv4/conf/eth0/forwarding",
+            "ipv4/conf/default/forwarding",
+            "ipv6/conf/all/forwarding",
+            "ipv6/conf/default/forwarding",
+            "ipv6/conf/eth0/forwarding",
+        ];
+        ones.iter().for_each(|name| std::fs::write(path(name), "1").unwrap());
+        zeros.iter().for_each(|name| std::fs::write(path(name), "0").unwrap());
+        ones.iter().for_each(|name| std::fs::write(path(name), "1").unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        // The second start finds everything as the first one left it.
+        for _ in 0..2 {
+            Sysctls::new(dir.path()).forward(true, true, std::iter::empty()).unwrap();
+        }
+        assert_eq!(["ipv4/ip_forward", "ipv6/conf/eth0/forwarding"].map(read), ["1", "1"]);
+        let noted = std::fs::read_to_string(dir.path().join("changed-sysctls")).unwrap();
+        assert!(!noted.contains("pw0123456789a"), "{noted}");
+        // Somebody wants this one by now.
+        std::fs::write(path("ipv4/conf/lo/forwarding"), "0").unwrap();
+        Sysctls::new(dir.path()).restore().unwrap();
+        ones.iter().for_each(|name| assert_eq!(read(name), "1", "{name}"));
+        zeros.iter().for_each(|name| assert_eq!(read(name), "0", "{name}"));
     });
 }
