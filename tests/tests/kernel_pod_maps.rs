@@ -1,6 +1,9 @@
 //! The maps of the pod network and programs at interfaces: made, taken over, replaced, healed, cleaned up. On links of own
 //! namespaces; no agent runs.
 
+#[path = "kernel_pod_maps/filters.rs"]
+mod filters;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -233,60 +236,6 @@ fn the_pins_of_interfaces_that_are_gone_go_and_a_new_one_of_the_name_gets_progra
     ensure!(programs.attached()?.len() == 2 && node.running("pwpod")? == ours(&programs));
     let error = programs.attach(u32::MAX / 2, "none", Side::Device).map_err(|error| error.to_string());
     ensure!(error.as_ref().is_err_and(|error| error.contains("at interface none")), "{error:?}");
-    Ok(())
-}
-
-/// A program of tcx costs each new pod a grace period and each other one the wait for it.
-#[test]
-fn a_pods_link_has_filters_also_where_the_kernel_has_tcx() -> Result<()> {
-    let node = Node::new()?;
-    let (first, second) = (node.programs()?, node.programs()?);
-    ensure!(first.has_tcx(), "this kernel has tcx");
-    node.namespace.run(|| {
-        let ifindex = nix::net::if_::if_nametoindex("pwpod")?;
-        let attach = |agent: &InterfacePrograms| agent.attach(ifindex, "pwpod", Side::Pod);
-        ensure!(attach(&first)? == [InterfaceChange::Attached; 2]);
-        ensure!(first.is_attached(ifindex, "pwpod", Side::Pod)?);
-        ensure!(running("pwpod")? == NONE);
-        ensure!(!second.is_attached(ifindex, "pwpod", Side::Pod)?);
-        let replaced = |name| InterfaceChange::Replaced { old_program: id(&first, name) };
-        let changes = attach(&second)?;
-        ensure!(changes == [replaced("pw_to_pod"), replaced("pw_from_pod")], "{changes:?}");
-        ensure!(second.is_attached(ifindex, "pwpod", Side::Pod)? && second.attached()?.len() == 2);
-        ensure!(second.detach("pwpod")? && !second.detach("pwpod")? && second.attached()?.is_empty());
-        Ok(())
-    })
-}
-
-#[test]
-fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
-    let node = Node::new()?;
-    let load = || InterfacePrograms::load_for_filters(node.root());
-    let (first, second) = (load()?, load()?);
-    let filters = |direction: &str| -> Result<String> {
-        let mut tc = node.namespace.command("tc");
-        let shown = tc.args(["filter", "show", "dev", "pwpod", direction]).output()?;
-        Ok(String::from_utf8(shown.stdout)?)
-    };
-    ensure!(node.attach(&first, "pwpod")? == [InterfaceChange::Attached; 2]);
-    ensure!(node.attach(&first, "pwpod")? == [InterfaceChange::Unchanged; 2]);
-    let changes = node.attach(&second, "pwpod")?;
-    let replaced = |name| InterfaceChange::Replaced { old_program: id(&first, name) };
-    ensure!(changes == [replaced("pw_from_device"), replaced("pw_to_device")], "{changes:?}");
-    for (direction, name) in [("ingress", "pw_from_device"), ("egress", "pw_to_device")] {
-        let shown = filters(direction)?;
-        ensure!(shown.matches("handle 0x5057").count() == 1, "{shown}");
-        ensure!(shown.contains(name) && shown.contains(&format!("id {}", id(&second, name))), "{shown}");
-        ensure!(shown.contains("direct-action"), "{shown}");
-    }
-    let attached = node.namespace.run(|| Ok(second.attached()?))?;
-    ensure!(attached.len() == 2 && attached.iter().all(|at| at.interface == "pwpod"), "{attached:?}");
-    // `cleanup` needs no programs to find them.
-    let detached = node
-        .namespace
-        .run(|| Ok(cleanup(node.root(), &node.dir.path().join("state"), &node.dir.path().join("socket"))?))?;
-    ensure!(detached.iter().any(|line| line == "detached the filters of pwpod"), "{detached:?}");
-    ensure!(filters("ingress")?.is_empty() && filters("egress")?.is_empty());
     Ok(())
 }
 

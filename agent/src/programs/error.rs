@@ -29,6 +29,11 @@ pub enum ProgramError {
     Replace { path: PathBuf, source: io::Error },
     #[error("cannot {action} {name} at interface {interface}: {source}")]
     Interface { action: &'static str, name: &'static str, interface: String, source: io::Error },
+    #[error(
+        "cannot attach {name} at interface {interface}: its qdisc {qdisc}, of another program, is where clsact must be; \
+         remove it, or run Linux 6.6 or newer, where this one does without"
+    )]
+    Qdisc { name: &'static str, interface: String, qdisc: String },
     #[error("cannot {action} {path}: {source}", path = .path.display())]
     Pin { action: &'static str, path: PathBuf, source: io::Error },
 }

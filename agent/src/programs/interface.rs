@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! links    tcx: links, pinned by interface and hook, so that they outlive the agent
-//! filters  of pods' links, and before Linux 6.6 of devices: filters of clsact with a fixed priority and handle, which outlive
-//!          the agent by themselves
+//! filters  of pods' links, and before Linux 6.6 of devices: filters of clsact with a fixed handle, which outlive the agent by
+//!          themselves
 //! pins     an interface and a hook as the name of a pin
 //! ```
 //!
@@ -137,7 +137,8 @@ impl InterfacePrograms {
 
     /// Whether programs of a side are attached by tcx. Those of pods are not: with the first program of a hook tcx waits for
     /// a grace period while it holds the lock of all interfaces (`tcx_entry_sync`), 8 to 16 ms for each of the two, and so for
-    /// each pod after the other. A filter makes the kernel hurry (`mini_qdisc_pair_swap`).
+    /// each pod after the other. A filter makes the kernel hurry (`mini_qdisc_pair_swap`). Only where somebody else's qdisc
+    /// leaves no place for filters a pod's link has links.
     fn is_linked(&self, side: Side) -> bool {
         self.has_tcx && side != Side::Pod
     }
@@ -160,14 +161,22 @@ impl InterfacePrograms {
         side: Side,
     ) -> Result<[InterfaceChange; 2], ProgramError> {
         let mut changes = [InterfaceChange::Unchanged; 2];
+        // What is linked stays so: a filter beside it would see each packet a second time.
+        let mut is_linked =
+            self.is_linked(side) || (self.has_tcx && links::is_linked(&self.dir, ifindex, interface)?);
         for ((hook, program), change) in side.programs().into_iter().zip(&mut changes) {
-            *change = if self.is_linked(side) {
-                let (fd, id) = self.programs.get(program)?;
-                links::attach(&self.dir, (ifindex, interface), hook, (program.name(), fd, id))?
-            } else {
-                let (fd, id) = self.programs.get(program)?;
-                filters::attach((ifindex, interface), hook, (program.name(), fd, id))?
-            };
+            let (fd, id) = self.programs.get(program)?;
+            let (at, program) = ((ifindex, interface), (program.name(), fd, id));
+            if !is_linked {
+                match filters::attach(at, hook, program) {
+                    Err(ProgramError::Qdisc { .. }) if self.has_tcx => is_linked = true,
+                    other => {
+                        *change = other?;
+                        continue;
+                    }
+                }
+            }
+            *change = links::attach(&self.dir, at, hook, program)?;
         }
         Ok(changes)
     }
@@ -195,16 +204,15 @@ impl InterfacePrograms {
         Ok(found)
     }
 
-    /// Whether the programs of `side` run at an interface, and nothing else of ours. Costs four system calls.
+    /// Whether the programs of `side` run at an interface. Costs a few system calls.
     ///
     /// # Errors
     /// The kernel would not say.
     pub fn is_attached(&self, ifindex: u32, interface: &str, side: Side) -> Result<bool, ProgramError> {
-        let found: Vec<_> = if self.is_linked(side) {
-            links::attached_to(&self.dir, interface)?
-        } else {
-            filters::attached_to(ifindex, interface)?
-        };
+        let mut found = if self.has_tcx { links::attached_to(&self.dir, interface)? } else { Vec::new() };
+        if !self.is_linked(side) {
+            found.extend(filters::attached_to(ifindex, interface)?);
+        }
         for (hook, program) in side.programs() {
             let (_, id) = self.programs.get(program)?;
             let runs = |at: &AttachedInterface| at.hook == hook && at.program == id && at.ifindex == ifindex;

@@ -1,4 +1,5 @@
-//! Of pods' links, and before Linux 6.6 of every interface: filters of `clsact`, with a fixed priority and handle, so that attaching again replaces.
+//! Of pods' links, and before Linux 6.6 of every interface: filters of `clsact`, with a fixed handle and the first of a few
+//! priorities that is free, so that attaching again replaces.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,11 +13,14 @@ use crate::bpf::number as descriptor;
 
 // include/uapi/linux/rtnetlink.h, netlink.h, pkt_sched.h, pkt_cls.h.
 const RTM_NEWQDISC: u16 = 36;
+const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_DELTFILTER: u16 = 45;
 const RTM_GETTFILTER: u16 = 46;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_EXCL: u16 = 0x200;
+/// Before Linux 6.7 who asks for a qdisc gets it with this alone.
+const NLM_F_ECHO: u16 = 8;
 const NLM_F_DUMP: u16 = 0x300;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 const TC_H_MIN_INGRESS: u32 = 0xffff_fff2;
@@ -29,10 +33,20 @@ const TCA_BPF_FLAGS: u16 = 8;
 const TCA_BPF_ID: u16 = 11;
 const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 
-/// First of all; who has another filter there has another handle.
-const PRIORITY: u32 = 1;
+/// Ours is at the first that takes it: filters of one priority are of one kind and protocol.
+const PRIORITIES: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// "PW".
 const HANDLE: u32 = 0x5057;
+/// What the names of our programs begin with, in every layout version.
+const NAMES: &[u8] = b"pw_";
+
+/// A filter of ours.
+#[derive(Clone, Copy)]
+struct Filter {
+    priority: u32,
+    /// The kernel's number.
+    program: u32,
+}
 
 impl InterfaceHook {
     const fn parent(self) -> u32 {
@@ -42,13 +56,15 @@ impl InterfaceHook {
         }
     }
 
-    const fn target(self, ifindex: u32) -> TcTarget {
-        // A priority, and ETH_P_ALL in network order.
-        let info = PRIORITY << 16 | (libc::ETH_P_ALL as u16).to_be() as u32;
+    const fn target(self, ifindex: u32, priority: u32) -> TcTarget {
+        // ETH_P_ALL in network order.
+        let info = priority << 16 | (libc::ETH_P_ALL as u16).to_be() as u32;
         TcTarget { ifindex, handle: HANDLE, parent: self.parent(), info }
     }
 }
 
+/// # Errors
+/// [`ProgramError::Qdisc`]: somebody else's qdisc is where clsact should be.
 pub(super) fn attach(
     (ifindex, interface): (u32, &str),
     hook: InterfaceHook,
@@ -56,27 +72,56 @@ pub(super) fn attach(
 ) -> Result<InterfaceChange, ProgramError> {
     let failed = |action| move |errno: Errno| ProgramError::interface(action, name, interface, errno.into());
     let mut route = Route::open().map_err(failed("attach"))?;
-    let before = filter(&mut route, ifindex, hook).map_err(failed("look for"))?;
-    if before == Some(id) {
-        return Ok(InterfaceChange::Unchanged);
-    }
-    let clsact = TcTarget { ifindex, handle: TC_H_CLSACT & 0xffff_0000, parent: TC_H_CLSACT, info: 0 };
-    let qdisc = Message::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, clsact).text(TCA_KIND, "clsact");
-    match route.ask(qdisc, |_| {}) {
-        Ok(()) | Err(Errno::EEXIST) => {}
-        Err(errno) => return Err(failed("attach")(errno)),
-    }
+    let before = filters(&mut route, ifindex, hook).map_err(failed("look for"))?;
     let options = [
         (TCA_BPF_FD, descriptor(program).to_ne_bytes().to_vec()),
         (TCA_BPF_NAME, [name.as_bytes(), &[0]].concat()),
         (TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes().to_vec()),
     ];
-    // Without NLM_F_EXCL a filter of this handle is replaced, in one step (cls_bpf_change).
-    let message = Message::new(RTM_NEWTFILTER, NLM_F_CREATE, hook.target(ifindex));
-    route
-        .ask(message.text(TCA_KIND, "bpf").nested(TCA_OPTIONS, &options), |_| {})
-        .map_err(failed("attach"))?;
-    Ok(before.map_or(InterfaceChange::Attached, |old_program| InterfaceChange::Replaced { old_program }))
+    let set = |flags, priority| {
+        let message = Message::new(RTM_NEWTFILTER, NLM_F_CREATE | flags, hook.target(ifindex, priority));
+        message.text(TCA_KIND, "bpf").nested(TCA_OPTIONS, &options)
+    };
+    if let Some(Filter { priority, program: old_program }) = before.first().copied() {
+        if old_program == id {
+            return Ok(InterfaceChange::Unchanged);
+        }
+        // Without NLM_F_EXCL a filter of this handle is replaced, in one step (cls_bpf_change).
+        route.ask(set(0, priority), |_| {}).map_err(failed("attach"))?;
+        return Ok(InterfaceChange::Replaced { old_program });
+    }
+    match ensure_clsact(&mut route, ifindex).map_err(failed("attach"))? {
+        None => {}
+        Some(qdisc) => return Err(ProgramError::Qdisc { name, interface: interface.to_owned(), qdisc }),
+    }
+    let mut refused = Errno::EINVAL;
+    for priority in PRIORITIES {
+        match route.ask(set(NLM_F_EXCL, priority), |_| {}) {
+            Ok(()) => return Ok(InterfaceChange::Attached),
+            // Filters of another kind or protocol have the priority, or one of somebody else our handle.
+            Err(errno @ (Errno::EINVAL | Errno::EEXIST)) => refused = errno,
+            Err(errno) => return Err(failed("attach")(errno)),
+        }
+    }
+    Err(failed("attach")(refused))
+}
+
+/// The kind of the qdisc that is in the way, if one is.
+fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<Option<String>, Errno> {
+    let clsact = TcTarget { ifindex, handle: TC_H_CLSACT & 0xffff_0000, parent: TC_H_CLSACT, info: 0 };
+    let qdisc = Message::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, clsact).text(TCA_KIND, "clsact");
+    match route.ask(qdisc, |_| {}) {
+        Ok(()) => return Ok(None),
+        Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    // `ingress` has the same place and handle, but one block of filters: one for egress would run at ingress.
+    let mut kind = Vec::new();
+    route.ask(Message::new(RTM_GETQDISC, NLM_F_ECHO, clsact), |answer| {
+        let name = attribute(answer.attributes, TCA_KIND).unwrap_or_default();
+        kind = name.strip_suffix(&[0]).unwrap_or(name).to_vec();
+    })?;
+    Ok((kind != b"clsact").then(|| String::from_utf8_lossy(&kind).into_owned()))
 }
 
 /// Whether there were any. An interface that is gone has none.
@@ -86,9 +131,9 @@ pub(super) fn detach(interface: &str) -> Result<bool, ProgramError> {
     let mut route = Route::open().map_err(failed)?;
     let mut found = false;
     for hook in InterfaceHook::ALL {
-        if filter(&mut route, ifindex, hook).map_err(failed)?.is_some() {
-            let message = Message::new(RTM_DELTFILTER, 0, hook.target(ifindex)).text(TCA_KIND, "bpf");
-            match route.ask(message, |_| {}) {
+        for Filter { priority, .. } in filters(&mut route, ifindex, hook).map_err(failed)? {
+            let target = hook.target(ifindex, priority);
+            match route.ask(Message::new(RTM_DELTFILTER, 0, target).text(TCA_KIND, "bpf"), |_| {}) {
                 Ok(()) => found = true,
                 Err(Errno::ENOENT | Errno::ENODEV) => {}
                 Err(errno) => return Err(failed(errno)),
@@ -122,8 +167,8 @@ pub(super) fn attached_to(ifindex: u32, interface: &str) -> Result<Vec<AttachedI
     let mut route = Route::open().map_err(failed)?;
     let mut found = Vec::new();
     for hook in InterfaceHook::ALL {
-        let program = filter(&mut route, ifindex, hook).map_err(failed)?;
-        found.extend(program.map(|program| AttachedInterface {
+        let filters = filters(&mut route, ifindex, hook).map_err(failed)?;
+        found.extend(filters.into_iter().map(|Filter { program, .. }| AttachedInterface {
             interface: interface.to_owned(),
             hook,
             ifindex,
@@ -133,24 +178,27 @@ pub(super) fn attached_to(ifindex: u32, interface: &str) -> Result<Vec<AttachedI
     Ok(found)
 }
 
-/// The program of our filter, if there is one.
-fn filter(route: &mut Route, ifindex: u32, hook: InterfaceHook) -> Result<Option<u32>, Errno> {
-    let mut program = None;
-    let target = TcTarget { handle: 0, info: 0, ..hook.target(ifindex) };
+/// Our filters, by handle and name; one, unless none.
+fn filters(route: &mut Route, ifindex: u32, hook: InterfaceHook) -> Result<Vec<Filter>, Errno> {
+    let mut filters = Vec::new();
+    let target = TcTarget { handle: 0, info: 0, ..hook.target(ifindex, 0) };
     let result = route.ask(Message::new(RTM_GETTFILTER, NLM_F_DUMP, target), |answer| {
         let (found, attributes) = (answer.target, answer.attributes);
-        let is_ours = found.handle == HANDLE && found.info >> 16 == PRIORITY;
         let is_bpf = attribute(attributes, TCA_KIND).is_some_and(|kind| kind == b"bpf\0");
-        if is_ours && is_bpf && found.ifindex == ifindex {
-            let options = attribute(attributes, TCA_OPTIONS).unwrap_or_default();
-            program = attribute(options, TCA_BPF_ID).and_then(|id| number(id, 0));
+        let options = attribute(attributes, TCA_OPTIONS).unwrap_or_default();
+        let has_name = attribute(options, TCA_BPF_NAME).is_some_and(|name| name.starts_with(NAMES));
+        let program = attribute(options, TCA_BPF_ID).and_then(|id| number(id, 0));
+        if let Some(program) = program.filter(|_| is_bpf && has_name)
+            && (found.handle, found.ifindex) == (HANDLE, ifindex)
+        {
+            filters.push(Filter { priority: found.info >> 16, program });
         }
     });
     match result {
         // Of an interface without clsact; or it is gone.
-        Err(Errno::EINVAL | Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(Errno::EINVAL | Errno::ENOENT | Errno::ENODEV) => Ok(Vec::new()),
         Err(errno) => Err(errno),
-        Ok(()) => Ok(program),
+        Ok(()) => Ok(filters),
     }
 }
 

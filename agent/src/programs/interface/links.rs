@@ -96,6 +96,11 @@ pub(super) fn remove(path: &Path) -> Result<(), ProgramError> {
     }
 }
 
+/// Whether a link of ours, of this layout version, is at an interface.
+pub(super) fn is_linked(dir: &Path, ifindex: u32, interface: &str) -> Result<bool, ProgramError> {
+    Ok(attached_to(dir, interface)?.iter().any(|at| at.ifindex == ifindex))
+}
+
 /// Whether there were any.
 pub(super) fn detach(dir: &Path, interface: &str) -> Result<bool, ProgramError> {
     let mut found = false;
