@@ -92,6 +92,13 @@ impl NetworkConfig {
             .transpose()
     }
 
+    /// `prevResult` as it came, where the agent's answer is nothing else: it may have fields that only later plugins and the
+    /// runtime know.
+    pub fn passed_on(&self, answer: &Attached) -> Option<Value> {
+        let is_previous = self.previous().is_ok_and(|previous| previous.as_ref() == Some(answer));
+        self.previous.clone().filter(|_| is_previous)
+    }
+
     /// What GC leaves.
     ///
     /// # Errors

@@ -73,7 +73,9 @@ fn answer(invocation: &Invocation<'_>, config: &NetworkConfig) -> Result<Option<
         Command::Add => {
             let (attachment, netns) = attachment(invocation, config)?;
             match told(ask(socket, &Request::Add(attachment), Some(netns.as_fd()), ADD))? {
-                Response::Attached(attached) => Ok(Some(attached.render(version))),
+                Response::Attached(attached) => {
+                    Ok(Some(config.passed_on(&attached).unwrap_or_else(|| attached.render(version))))
+                }
                 other @ (Response::Done | Response::Failed(_)) => Err(unexpected(socket, &other)),
             }
         }

@@ -58,6 +58,15 @@ pub struct Route {
 }
 
 impl Attached {
+    /// The addresses of an interface of the pod; those of no interface that is listed are taken for its.
+    pub fn addresses_of(&self, interface: &str) -> impl Iterator<Item = IpAddr> {
+        let is_its = move |ip: &&Ip| {
+            let of = ip.interface.and_then(|index| self.interfaces.get(index));
+            of.is_none_or(|of| of.name == interface && !of.sandbox.is_empty())
+        };
+        self.ips.iter().filter(is_its).filter_map(Ip::ip)
+    }
+
     /// As a runtime of `version` expects it.
     pub fn render(&self, version: Version) -> Value {
         let interfaces = self.interfaces.iter().map(|interface| {
@@ -113,6 +122,26 @@ mod tests {
         assert!(middle["ips"][0].get("version").is_none() && middle["interfaces"][0].get("mtu").is_none());
         let new = attached().render(Version::V1_1_0);
         assert_eq!((&new["interfaces"][0]["mtu"], &new["cniVersion"]), (&json!(1450), &json!("1.1.0")));
+    }
+
+    #[test]
+    fn an_interface_has_its_own_addresses_and_those_that_are_of_none() {
+        let mut all = attached();
+        let of_pod = all.interfaces[0].clone();
+        // The node's end of another plugin's link, which has the same name, and a second interface of the pod.
+        all.interfaces.push(Interface { sandbox: String::new(), ..of_pod.clone() });
+        all.interfaces.push(Interface { name: "net1".to_owned(), ..of_pod });
+        for (address, interface) in [
+            ("10.0.0.1/24", Some(1)),
+            ("10.1.0.1/24", Some(2)),
+            ("10.2.0.1/24", None),
+            ("fd01::1/64", Some(9)),
+        ] {
+            all.ips.push(Ip { address: address.to_owned(), gateway: None, interface });
+        }
+        let of = |interface| all.addresses_of(interface).map(|ip| ip.to_string()).collect::<Vec<_>>();
+        assert_eq!(of("eth0"), ["10.244.1.5", "fd00::5", "10.2.0.1", "fd01::1"]);
+        assert_eq!(of("net1"), ["10.1.0.1", "10.2.0.1", "fd01::1"]);
     }
 
     #[test]

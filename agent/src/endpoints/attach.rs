@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use portway_cni::failure::{Failure, code};
 use portway_cni::protocol::{Attachment, AttachmentId, PodName};
-use portway_cni::result::{Attached, Ip};
+use portway_cni::result::Attached;
 use portway_datapath::{EndpointId, NetnsOptions};
 use portway_model::node::ClusterView;
 
@@ -97,7 +97,8 @@ impl Endpoints {
         };
         let differences = self.kernel().differences(&endpoint, netns.as_fd());
         let mut differences = differences.map_err(|error| kernel_failure(&error))?;
-        let told = request.previous.iter().flat_map(|previous| &previous.ips).filter_map(Ip::ip);
+        let interface = &request.id.interface;
+        let told = request.previous.iter().flat_map(|previous| previous.addresses_of(interface));
         let strange: Vec<_> = told.filter(|addr| !endpoint.addresses.contains(addr)).collect();
         differences
             .extend(strange.iter().map(|addr| format!("prevResult has {addr}, which is not the pod's")));
@@ -213,7 +214,7 @@ impl Endpoints {
         let refused = |error| kernel_failure(&error);
         if self.shared.settings.is_chained {
             let previous = request.previous.as_ref().ok_or_else(not_chained)?;
-            endpoint.addresses = previous.ips.iter().filter_map(Ip::ip).collect();
+            endpoint.addresses = previous.addresses_of(&request.id.interface).collect();
             if endpoint.addresses.is_empty() {
                 return Err(not_chained());
             }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use portway_cni::deletions;
 use portway_cni::protocol::{Attachment, PodName};
-use portway_cni::result::{Attached, Ip};
+use portway_cni::result::{Attached, Interface, Ip};
 use portway_model::node::{ClusterNode, ClusterPod, Prefix};
 use tempfile::TempDir;
 
@@ -365,7 +365,14 @@ fn a_chained_pod_keeps_the_addresses_and_the_link_of_the_plugin_before() {
     let endpoints = node.serving();
     assert_eq!(endpoints.add(&request("a"), &netns()).unwrap_err().code, code::INVALID_CONFIG);
     let ip = Ip { address: "192.0.2.7/24".to_owned(), gateway: None, interface: Some(0) };
-    let previous = Attached { ips: vec![ip], ..Attached::default() };
+    let of_another = Ip { address: "192.0.2.8/24".to_owned(), gateway: None, interface: Some(1) };
+    let interfaces = ["eth0", "net1"].map(|name| Interface {
+        name: name.to_owned(),
+        sandbox: "/run/netns/a".to_owned(),
+        ..Interface::default()
+    });
+    let previous =
+        Attached { interfaces: interfaces.into(), ips: vec![ip, of_another], ..Attached::default() };
     let chained = Attachment { previous: Some(previous.clone()), ..request("a") };
     assert_eq!(endpoints.add(&chained, &netns()).unwrap(), previous);
     assert_eq!(node.kernel.traces(), (0, 1, 0, 1));

@@ -174,3 +174,25 @@ fn a_network_without_a_name_is_refused_except_to_end_a_pod() {
         }
     }
 }
+
+#[test]
+fn what_the_plugin_before_has_said_is_passed_on_as_it_came() {
+    let previous = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "eth0", "sandbox": "/n", "socketPath": "/vhost", "pciID": "0000:00:1f.6" }],
+        "ips": [{ "address": "10.0.0.2/24", "interface": 0 }],
+        "routes": [{ "dst": "0.0.0.0/0", "table": 100, "priority": 7 }],
+        "dns": { "nameservers": ["10.0.0.1"] },
+    });
+    let answers = [serde_json::from_value(previous.clone()).unwrap(), Attached::default()];
+    for (answer, is_passed_on) in answers.into_iter().zip([true, false]) {
+        let runtime = Runtime::new("ADD");
+        let agent = runtime.agent(Response::Attached(answer));
+        let input = json!({
+            "cniVersion": "1.1.0", "name": "n", "socket-path": runtime.socket(), "prevResult": previous,
+        });
+        let output = runtime.run_with(&input).output.unwrap();
+        assert_eq!(output == previous, is_passed_on, "{output}");
+        agent.join().unwrap();
+    }
+}
