@@ -5,6 +5,8 @@
 
 #[path = "kernel_pod_devices/net.rs"]
 mod net;
+#[path = "kernel_pod_devices/others.rs"]
+mod others;
 #[path = "kernel_pod_devices/tunnel.rs"]
 mod tunnel;
 

@@ -1,6 +1,6 @@
 //! The last step of a packet to a pod of this node, wherever it comes from.
 
-use aya_ebpf::bindings::{BPF_F_RECOMPUTE_CSUM, TC_ACT_OK};
+use aya_ebpf::bindings::{BPF_F_RECOMPUTE_CSUM, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_peer};
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::IcmpClass;
@@ -37,7 +37,7 @@ pub(crate) fn deliver_seen(
     sighting: &Sighting,
 ) -> Result<i32, Reason> {
     if packet.ttl <= 1 {
-        return Ok(TC_ACT_OK);
+        return Ok(TC_ACT_UNSPEC);
     }
     arrive_seen(ctx, packet, sighting)?;
     hand_over(ctx, packet, to)
@@ -78,7 +78,7 @@ pub(crate) fn to_pod(to: &EndpointValue) -> i32 {
 #[inline(always)]
 pub(crate) fn to_tunnel(ctx: &TcContext, packet: &Packet, ifindex: u32) -> Result<i32, Reason> {
     if packet.ttl <= 1 {
-        return Ok(TC_ACT_OK);
+        return Ok(TC_ACT_UNSPEC);
     }
     hop(ctx, packet, &NodeNetwork::TUNNEL_MAC, &NodeNetwork::TUNNEL_MAC)?;
     // SAFETY: a helper that takes numbers.

@@ -1,6 +1,6 @@
 //! What comes to the node by a device: answers to what was masqueraded, and packets for its pods.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::nat::{Arriving, arriving, error_arriving};
@@ -31,22 +31,22 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
     let family = match link(ctx) {
         Link::Ipv4 => Family::V4,
         Link::Ipv6 => Family::V6,
-        Link::Arp | Link::Other => return Ok(TC_ACT_OK),
+        Link::Arp | Link::Other => return Ok(TC_ACT_UNSPEC),
     };
     // SAFETY: the kernel gives programs of this hook a valid `__sk_buff`.
     let kind = unsafe { core::ptr::read_volatile(&raw const (*ctx.skb.skb).pkt_type) };
     if kind != PACKET_HOST {
-        return Ok(TC_ACT_OK);
+        return Ok(TC_ACT_UNSPEC);
     }
     // What cannot be read, or put together, is no pod's; whether it is the node's own, its stack knows.
-    let Ok(packet) = Packet::parse(ctx, family) else { return Ok(TC_ACT_OK) };
+    let Ok(packet) = Packet::parse(ctx, family) else { return Ok(TC_ACT_UNSPEC) };
     let completed = complete(packet);
     if let Some(pod) = PodTables.endpoint(&packet.tuple.destination) {
         completed?;
         return deliver(ctx, packet, pod);
     }
     if completed.is_err() {
-        return Ok(TC_ACT_OK);
+        return Ok(TC_ACT_UNSPEC);
     }
     if matches!(packet.icmp, IcmpClass::Error) {
         error_from_device(ctx, packet)?;
@@ -56,7 +56,7 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
     match PodTables.endpoint(&packet.tuple.destination) {
         Some(pod) => deliver(ctx, packet, pod),
         // Nothing of a pod's, or of one that is gone: the stack knows, or answers.
-        None => Ok(TC_ACT_OK),
+        None => Ok(TC_ACT_UNSPEC),
     }
 }
 

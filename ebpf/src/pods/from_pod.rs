@@ -1,6 +1,6 @@
 //! What a pod sends: checked, translated where it goes to a service, and taken to where it goes.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, protocol};
@@ -50,11 +50,11 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
     let packet = Packet::parse(ctx, family)?;
     match check(ctx, packet)? {
         Matter::Flow => {}
-        Matter::Neighbours => return Ok(Passed::On(TC_ACT_OK)),
+        Matter::Neighbours => return Ok(Passed::On(TC_ACT_UNSPEC)),
     }
     match audience(packet) {
         Audience::One => {}
-        Audience::Many => return Ok(Passed::On(TC_ACT_OK)),
+        Audience::Many => return Ok(Passed::On(TC_ACT_UNSPEC)),
         Audience::Loopback => return Err(Reason::Malformed),
     }
     complete(packet)?;
@@ -108,7 +108,7 @@ fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
     {
         return to_tunnel(ctx, packet, PodTables.network(NetworkWord::Tunnel) as u32);
     }
-    Ok(TC_ACT_OK)
+    Ok(TC_ACT_UNSPEC)
 }
 
 /// The answer of a pod to itself, which knows its peer by the hairpin address: it comes from the frontend.

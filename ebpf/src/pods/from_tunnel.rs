@@ -1,6 +1,6 @@
 //! What comes out of the tunnel: for a pod or for the node itself, from a node that may send it.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::{Direction, Family, PacketTables as _, Reason, Tables as _, is_of_node};
@@ -41,7 +41,7 @@ fn try_from_tunnel(ctx: &TcContext) -> Result<i32, Reason> {
     }
     // The node itself; everything else would leave again by a device.
     match PodTables.local_address(&packet.tuple.destination) {
-        Some(_) => Ok(TC_ACT_OK),
+        Some(_) => Ok(TC_ACT_UNSPEC),
         None => Err(Reason::UnknownEndpoint),
     }
 }

@@ -11,6 +11,9 @@
 //! pw_from_tunnel   tcx ingress of the tunnel device
 //! pw_to_tunnel     tcx egress of the same
 //! ```
+//!
+//! A packet that goes on, as it is or rewritten, is left to whose program comes next (`TC_ACT_UNSPEC`, of tcx the same number is
+//! `TCX_NEXT`): these hooks are not ours alone.
 
 #![cfg_attr(target_arch = "bpf", no_std)]
 #![no_main]

@@ -1,6 +1,6 @@
 //! A pod sends only from what is its own: addresses and MAC, also in what it tells of itself by ARP and neighbour discovery.
 
-use aya_ebpf::bindings::TC_ACT_OK;
+use aya_ebpf::bindings::TC_ACT_UNSPEC;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{Piece, protocol};
 use portway_datapath::{Addr, EndpointValue, Family, NetworkWord, NodeNetwork, PacketTables as _, Reason};
@@ -139,7 +139,7 @@ fn is_pods_link_local(addr: &Addr) -> bool {
 #[inline(never)]
 pub(crate) fn arp(ctx: &TcContext) -> Result<i32, Reason> {
     if !verifies() {
-        return Ok(TC_ACT_OK);
+        return Ok(TC_ACT_UNSPEC);
     }
     let frame: [u8; 6] = load(ctx, 6)?;
     let kind: [u16; 3] = load(ctx, ETHERNET)?;
@@ -157,7 +157,7 @@ pub(crate) fn arp(ctx: &TcContext) -> Result<i32, Reason> {
     } else {
         is_own_address(ctx, &address, &frame)
     };
-    if own && sender == frame { Ok(TC_ACT_OK) } else { Err(Reason::InvalidSource) }
+    if own && sender == frame { Ok(TC_ACT_UNSPEC) } else { Err(Reason::InvalidSource) }
 }
 
 /// Whether a packet goes to everybody, or nowhere that packets may go.

@@ -1,6 +1,6 @@
 //! What leaves the node by a device: pods are masqueraded towards the world, and the node's own flows keep their ports.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::nat::{Leaving, LeavingError, error_leaving, leaving};
@@ -18,7 +18,7 @@ use crate::rewrite::{End, set_source};
 #[classifier]
 pub(crate) fn pw_to_device(ctx: TcContext) -> i32 {
     match try_to_device(&ctx) {
-        Ok(()) => TC_ACT_OK,
+        Ok(()) => TC_ACT_UNSPEC,
         Err(reason) => {
             PodTables.count_packet(reason, Direction::Egress, ctx.len());
             TC_ACT_SHOT

@@ -1,6 +1,6 @@
 //! What the node's stack sends to a pod: from the node itself, or what it routed.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, protocol};
@@ -16,7 +16,7 @@ use crate::source::{Audience, audience};
 pub(crate) fn pw_to_pod(ctx: TcContext) -> i32 {
     let bytes = ctx.len();
     let (verdict, reason) = match try_to_pod(&ctx) {
-        Ok(()) => (TC_ACT_OK, Reason::Forwarded),
+        Ok(()) => (TC_ACT_UNSPEC, Reason::Forwarded),
         Err(reason) => (TC_ACT_SHOT, reason),
     };
     PodTables.count_packet(reason, Direction::Ingress, bytes);

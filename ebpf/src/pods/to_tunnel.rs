@@ -1,6 +1,6 @@
 //! What goes into the tunnel: the node behind which its destination is.
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::{Direction, Family, PacketTables as _, Reason};
@@ -20,7 +20,7 @@ const SOURCE_MAC: u32 = 6;
 #[classifier]
 pub(crate) fn pw_to_tunnel(ctx: TcContext) -> i32 {
     match try_to_tunnel(&ctx) {
-        Ok(()) => TC_ACT_OK,
+        Ok(()) => TC_ACT_UNSPEC,
         Err(reason) => {
             PodTables.count_packet(reason, Direction::Egress, ctx.len());
             TC_ACT_SHOT

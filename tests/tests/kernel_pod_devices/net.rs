@@ -66,6 +66,8 @@ pub(crate) struct Node {
     /// The maps of services, which no test here fills.
     _services: KernelTables,
     programs: Option<InterfacePrograms>,
+    /// Devices have filters, as where the kernel has no tcx.
+    filters: bool,
     pub(crate) ipcache: BTreeMap<(Addr, u8), IpcacheValue>,
     root: std::path::PathBuf,
     tunnel: bool,
@@ -115,11 +117,17 @@ impl Net {
 
     /// Two nodes with a tunnel between them.
     pub(crate) fn tunnel(name: &str) -> Result<Self> {
+        Self::tunnel_with(name, false)
+    }
+
+    /// The same, by `filters` or by tcx.
+    pub(crate) fn tunnel_with(name: &str, filters: bool) -> Result<Self> {
         let mut net = Self::new(name, 2, PodSizes::DEFAULT_FOR_TESTS)?;
         for at in 0..2 {
             let other = net.nodes[1 - at].number;
             let node = &mut net.nodes[at];
             node.make_tunnel(other)?;
+            node.filters = filters;
             node.start()?;
         }
         Ok(net)
@@ -188,6 +196,7 @@ impl Node {
             tables,
             _services: services,
             programs: None,
+            filters: false,
             ipcache: BTreeMap::new(),
             root: root.to_owned(),
             tunnel: false,
@@ -256,7 +265,8 @@ impl Node {
     /// Fills the maps and attaches the programs.
     fn start(&mut self) -> Result<()> {
         self.publish()?;
-        let programs = InterfacePrograms::load(&self.root)?;
+        let load = if self.filters { InterfacePrograms::load_for_filters } else { InterfacePrograms::load };
+        let programs = load(&self.root)?;
         self.namespace.run(|| {
             for last in 1..=self.pods.len() {
                 let link = format!("pw{last}");
