@@ -10,6 +10,7 @@ mod others;
 #[path = "kernel_pod_devices/tunnel.rs"]
 mod tunnel;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -265,6 +266,39 @@ fn what_cannot_be_masqueraded_does_not_leave_with_a_pods_address() -> Result<()>
             ensure!(node.counted(Reason::NatUnsupported, Direction::Egress)? == before + 1, "it was not");
             Ok(())
         })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn by_a_device_without_an_entry_nothing_leaves_with_a_pods_address_and_known_flows_go_on() -> Result<()> {
+    let mut net = Net::masquerading("entry", PodSizes::DEFAULT_FOR_TESTS)?;
+    net.route_to_pods()?;
+    let _servers = [Server::start(&net.world, "world", PORT)?, Server::start(&net.router, "router", PORT)?];
+    let inside = IpcacheValue::new(None, IpcacheValue::INSIDE);
+    let node = &mut net.nodes[0];
+    node.ipcache.extend(lan(254).map(|addr| ((Addr::from(addr), 128), inside)));
+    node.publish()?;
+    let pod = &node.pods[0];
+    for (at, server) in world(2).into_iter().enumerate() {
+        let server = SocketAddr::new(server, PORT);
+        let known = udp_socket(&pod.namespace, pod.addresses[at], 0)?;
+        let own = udp_socket(&node.namespace, node.addresses()[at], 0)?;
+        let seen = seen_by_udp(&known, server, 10)?;
+        node.tables.set_devices(&BTreeMap::new())?;
+        let before = node.counted(Reason::NoNatAddress, Direction::Egress)?;
+        let new = udp_socket(&pod.namespace, pod.addresses[at], 0)?;
+        new.send_to(b"hello", server)?;
+        eventually(PATIENCE, "the packet to be dropped", || {
+            ensure!(node.counted(Reason::NoNatAddress, Direction::Egress)? == before + 1, "it was not");
+            Ok(())
+        })?;
+        assert_eq!(seen_by_udp(&known, server, 10)?, seen, "a flow that has its address");
+        assert_eq!(seen_by_udp(&own, server, 10)?, own.local_addr()?, "the node's own");
+        let inside = SocketAddr::new(lan(254)[at], PORT);
+        assert_eq!(seen_by_udp(&new, inside, 10)?, new.local_addr()?, "inside");
+        node.publish_devices()?;
+        assert_eq!(seen_by_udp(&new, server, 10)?.ip(), node.addresses()[at]);
     }
     Ok(())
 }

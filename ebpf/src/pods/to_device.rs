@@ -5,7 +5,7 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::nat::{Leaving, LeavingError, error_leaving, leaving};
 use portway_datapath::packet::IcmpClass;
-use portway_datapath::{Direction, Family, PacketTables as _, Port, Reason};
+use portway_datapath::{Addr, DeviceValue, Direction, Family, PacketTables as _, Port, Reason};
 
 use crate::fragment::complete;
 
@@ -14,6 +14,9 @@ use crate::nat::{desk, nat_packet, node, quoted};
 use crate::parse::{Link, Packet, link};
 use crate::quoted::set_quoted;
 use crate::rewrite::{End, set_source};
+
+/// Of no device.
+const NOWHERE: DeviceValue = DeviceValue { v4: Addr::ANY_V6, v6: Addr::ANY_V6 };
 
 #[classifier]
 pub(crate) fn pw_to_device(ctx: TcContext) -> i32 {
@@ -35,7 +38,8 @@ fn try_to_device(ctx: &TcContext) -> Result<(), Reason> {
     };
     // SAFETY: the kernel gives programs of this hook a valid `__sk_buff`.
     let ifindex = unsafe { core::ptr::read_volatile(&raw const (*ctx.skb.skb).ifindex) };
-    let Some(device) = PodTables.device(ifindex) else { return Ok(()) };
+    // A device whose entry is not there, or just being changed, has no address: what needs one does not leave by it.
+    let device = PodTables.device(ifindex).unwrap_or(NOWHERE);
     // What a pod sends was judged at its interface; what the node's own stack sends is not ours to drop.
     let Ok(packet) = Packet::parse(ctx, family) else { return Ok(()) };
     if let Err(reason) = complete(packet) {

@@ -284,9 +284,7 @@ impl Node {
 
     pub(crate) fn publish(&mut self) -> Result<()> {
         self.tables.set_ipcache(&self.ipcache)?;
-        let [v4, v6] = lan(self.number).map(Addr::from);
-        let device = DeviceValue { v4, v6 };
-        self.tables.set_devices(&BTreeMap::from([(index(&self.namespace, "eth0")?, device)]))?;
+        self.publish_devices()?;
         let tunnel = if self.tunnel {
             u64::from(index(&self.namespace, "pw_vxlan")?) | u64::from(TUNNEL_PORT) << 32
         } else {
@@ -304,6 +302,13 @@ impl Node {
             hairpin_v4: Addr::v4([169, 254, 1, 2]),
             hairpin_v6: Addr::ANY_V6,
         })?;
+        Ok(())
+    }
+
+    pub(crate) fn publish_devices(&self) -> Result<()> {
+        let [v4, v6] = lan(self.number).map(Addr::from);
+        let device = DeviceValue { v4, v6 };
+        self.tables.set_devices(&BTreeMap::from([(index(&self.namespace, "eth0")?, device)]))?;
         Ok(())
     }
 
