@@ -6,6 +6,7 @@
 //! attach       what the CNI plugin asks for: made, removed, checked, collected
 //! detach       the end of an endpoint, whoever asks for it
 //! restore      what an earlier agent left, at a start
+//! unknown      pods whose records cannot be read: they keep what they have
 //! removal      the end of all of them, by `portway cleanup`
 //! health       the endpoint that other nodes probe
 //! follow       what the cluster says of node and pods, links that vanish
@@ -31,6 +32,7 @@ mod restore;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -112,6 +114,10 @@ struct Shared {
 /// Held for moments, and never over a call to the kernel.
 struct Known {
     by_id: BTreeMap<u16, Endpoint>,
+    /// Pods that run and whose records cannot be read, by the names of their links.
+    unknown: BTreeMap<String, unknown::Unknown>,
+    /// Numbers of records that cannot be read, and what the tables have of them.
+    unknown_ids: BTreeSet<u16>,
     /// Attachments that somebody works at.
     busy: BTreeSet<AttachmentId>,
     ipam: Ipam,
@@ -140,6 +146,8 @@ impl Endpoints {
     pub fn open(state_dir: &Path, settings: Settings, kernel: Box<dyn Kernel>) -> Result<Self, StoreError> {
         let known = Known {
             by_id: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+            unknown_ids: BTreeSet::new(),
             busy: BTreeSet::new(),
             ipam: Ipam::default(),
             view: Arc::default(),

@@ -14,8 +14,8 @@ use portway_datapath::{EndpointId, NetnsOptions};
 use portway_model::node::ClusterView;
 
 use super::record::{link_name, now};
-use super::{Endpoint, Endpoints, Link, Mac, SOCKET_LB_ANNOTATION, State};
-use answer::{answer, failure, gone, kernel_failure, not_chained};
+use super::{Endpoint, Endpoints, Known, Link, Mac, SOCKET_LB_ANNOTATION, State};
+use answer::{answer, failure, gone, kernel_failure, no_network, not_chained, unsettled};
 
 /// How long a new pod that the runtime knows may take to come by our watch. Past that it starts with the defaults, and what
 /// its annotations say holds from when they are known.
@@ -86,15 +86,10 @@ impl Endpoints {
     /// # Errors
     /// What is not, in words.
     pub fn check(&self, request: &Attachment, netns: &OwnedFd) -> Result<(), Failure> {
+        let endpoint = self.settled(&request.id)?;
         let _claim = self.claim(&request.id)?;
-        let Some(endpoint) = self.find(&request.id).filter(|endpoint| endpoint.state == State::Ready) else {
-            let msg = format!("container {} has no network of this agent", request.id.container);
-            return Err(Failure::new(
-                code::UNKNOWN_CONTAINER,
-                msg,
-                "the runtime makes the pod's sandbox anew",
-            ));
-        };
+        let is_same = |now: &Endpoint| now.state == State::Ready && now.link == endpoint.link;
+        let endpoint = self.get(endpoint.id).filter(is_same).ok_or_else(|| unsettled(&request.id))?;
         let differences = self.kernel().differences(&endpoint, netns.as_fd());
         let mut differences = differences.map_err(|error| kernel_failure(&error))?;
         let interface = &request.id.interface;
@@ -107,6 +102,19 @@ impl Endpoints {
         }
         let msg = format!("the network of {} has changed: {}", endpoint.name(), differences.join(", "));
         Err(Failure::new(code::CHANGED, msg, "delete the pod, so that it is made anew"))
+    }
+
+    /// The endpoint of an attachment once it is ready, which is waited for: an agent that starts has yet to restore it.
+    fn settled(&self, id: &AttachmentId) -> Result<Endpoint, Failure> {
+        let of = |known: &Known| known.by_id.values().find(|endpoint| endpoint.attachment == *id).cloned();
+        let until = Instant::now() + self.shared.settings.patience;
+        let is_settled = |known: &Known| of(known).is_none_or(|endpoint| endpoint.state == State::Ready);
+        let (known, is_settled) = self.wait(self.known(), until, is_settled);
+        match of(&known) {
+            Some(endpoint) if is_settled => Ok(endpoint),
+            None if !known.unknown.contains_key(&link_name(id)) => Err(no_network(id)),
+            Some(_) | None => Err(unsettled(id)),
+        }
     }
 
     /// Takes the network from every attachment of a network that is not valid any more. One that is worked at is left: it

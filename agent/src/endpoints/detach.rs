@@ -13,7 +13,11 @@ impl Endpoints {
         match self.find(id) {
             Some(endpoint) => self.disconnect(endpoint.id, reason),
             None if self.shared.settings.is_chained => Ok(()),
-            None => Ok(self.kernel().delete_link(&link_name(id))?),
+            None => {
+                let link = link_name(id);
+                self.remove_unknown(&link)?;
+                Ok(self.kernel().delete_link(&link)?)
+            }
         }
     }
 

@@ -115,6 +115,7 @@ impl Endpoints {
     /// What is done every so often: goes on with what failed, and puts right what is not as it should be.
     pub(super) fn look(&self) {
         self.retry();
+        self.remove_unknown_gone();
         if let Err(error) = self.put_right() {
             tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
         }

@@ -30,6 +30,9 @@ pub struct Found {
     pub mac: super::Mac,
 }
 
+/// `pw_endpoints` and `pw_netns`.
+pub(super) type Tables = (BTreeMap<Addr, EndpointValue>, BTreeMap<u64, NetnsOptions>);
+
 /// What endpoints need of the kernel: links, tables and programs. All calls may be made on any thread of the node's
 /// namespace, and everything may be repeated.
 pub trait Kernel: Send + Sync {
@@ -65,6 +68,9 @@ pub trait Kernel: Send + Sync {
     fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError>;
 
     fn delete_endpoint(&self, addr: Addr) -> Result<(), KernelError>;
+
+    /// What both tables hold.
+    fn tables(&self) -> Result<Tables, KernelError>;
 
     /// Makes both tables hold exactly this.
     fn set_tables(

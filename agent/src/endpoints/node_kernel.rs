@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portway_datapath::{Addr, EndpointValue, NetnsOptions};
 
-use super::kernel::{Found, Kernel, KernelError};
+use super::kernel::{Found, Kernel, KernelError, Tables};
 use super::{Endpoint, Link, link, record};
 use crate::conntrack::Conntrack;
 use crate::maps::PodTables;
@@ -83,6 +83,11 @@ impl Kernel for NodeKernel {
             self.conntrack.forget(vec![addr]);
         }
         Ok(())
+    }
+
+    fn tables(&self) -> Result<Tables, KernelError> {
+        let reader = self.tables.reader();
+        Ok((reader.endpoints()?, reader.netns()?))
     }
 
     fn set_tables(

@@ -12,14 +12,20 @@ use serde::{Deserialize, Serialize};
 const LOG: usize = 64;
 
 /// One interface of one pod, as it is kept in the state directory and shown by `portway endpoint`.
+///
+/// An agent of an earlier or a later version reads it too: what it does not know of it is left out, and a field that comes
+/// later has a default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     pub id: u16,
     pub attachment: AttachmentId,
+    #[serde(default)]
     /// The network's name in the runtime's configuration.
     pub network: String,
+    #[serde(default)]
     pub pod: PodName,
+    #[serde(default)]
     /// The path of the pod's network namespace when it was made.
     pub netns: String,
     /// `SO_NETNS_COOKIE` of its sockets.
@@ -27,7 +33,9 @@ pub struct Endpoint {
     pub link: Link,
     pub addresses: Vec<IpAddr>,
     /// Whether the socket programs translate for the pod.
+    #[serde(default = "translated")]
     pub socket_lb: bool,
+    #[serde(default)]
     /// Milliseconds since 1970.
     pub created: u64,
     pub state: State,
@@ -67,7 +75,8 @@ pub enum State {
     Ready,
     Disconnecting,
     Disconnected,
-    /// Of an earlier agent, and not looked at yet.
+    /// Of an earlier agent, and not looked at yet. So is what a later version calls in a way that is not known here.
+    #[serde(other)]
     Restoring,
 }
 
@@ -77,6 +86,11 @@ pub struct Change {
     pub at: u64,
     pub state: State,
     pub reason: String,
+}
+
+/// What most pods' sockets are.
+const fn translated() -> bool {
+    true
 }
 
 impl State {
@@ -228,6 +242,18 @@ mod tests {
                 .map(is_link_name)
                 .contains(&true)
         );
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_read() {
+        let text = r#"{"id": 2, "attachment": {"containerID": "c", "ifname": "eth0", "new": 1}, "netnsCookie": 7,
+            "link": {"name": "pw0123456789a", "ifindex": 3, "nodeMac": "02:00:00:00:00:01",
+                "podMac": "02:00:00:00:00:02", "mtu": 1500, "isChained": false, "new": {}},
+            "addresses": ["10.0.0.2"], "state": "hibernating", "new": [1],
+            "log": [{"at": 1, "state": "hibernating", "reason": "", "new": 1}]}"#;
+        let endpoint: Endpoint = serde_json::from_str(text).unwrap();
+        assert_eq!((endpoint.state, endpoint.socket_lb, endpoint.id), (State::Restoring, true, 2));
+        assert_eq!(endpoint.log[0].state, State::Restoring);
     }
 
     #[test]

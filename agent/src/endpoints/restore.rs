@@ -27,8 +27,9 @@ impl Endpoints {
     /// and tried again.
     pub fn restore(&self, notes: &Path) -> Result<Restored, EndpointError> {
         let (records, unreadable) = self.shared.store.load()?;
-        for error in &unreadable {
-            tracing::warn!(%error, "an endpoint of an earlier agent is not known");
+        for record in &unreadable {
+            let error = &record.error;
+            tracing::warn!(%error, "an endpoint of an earlier agent is not known; what there is of it is left alone");
         }
         let links = self.kernel().links()?;
         let mut restored = Restored::default();
@@ -74,24 +75,27 @@ impl Endpoints {
                 tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be removed");
             }
         }
-        self.kernel().set_tables(&self.table(), &self.netns_table())?;
         let known: BTreeSet<_> = self.list().into_iter().map(|endpoint| endpoint.link.name).collect();
-        if let Err(error) = self.kernel().detach_others(&known) {
-            tracing::warn!(%error, "programs at a link that no endpoint has cannot be ended");
-        }
+        let links = self.kernel().links()?;
         if unreadable.is_empty() {
-            let ours = self.kernel().links()?.into_keys().filter(|name| is_link_name(name));
-            for name in ours.filter(|name| !known.contains(name)) {
+            self.kernel().set_tables(&self.table(), &self.netns_table())?;
+            if let Err(error) = self.kernel().detach_others(&known) {
+                tracing::warn!(%error, "programs at a link that no endpoint has cannot be ended");
+            }
+            for name in links.into_keys().filter(|name| is_link_name(name) && !known.contains(name)) {
                 match self.kernel().delete_link(&name) {
                     Ok(()) => restored.swept.push(name),
                     Err(error) => {
-                        tracing::warn!(link = name, %error, "a link that no endpoint has cannot be removed")
+                        tracing::warn!(link = name, %error, "a link that no endpoint has cannot be removed");
                     }
                 }
             }
         } else {
-            // One of them may be a pod that runs.
-            tracing::warn!("links that no endpoint has are left alone, for not every endpoint is known");
+            // One of what no endpoint has may be a pod's that runs.
+            let (mut table, mut netns) = self.keep_unknown(&unreadable, &links)?;
+            table.extend(self.table());
+            netns.extend(self.netns_table());
+            self.kernel().set_tables(&table, &netns)?;
         }
         for endpoint in self.list().iter().filter(|endpoint| is_restoring(endpoint)) {
             self.reinstall(endpoint);
@@ -107,6 +111,7 @@ impl Endpoints {
         for endpoint in self.list().into_iter().filter(is_restoring) {
             self.finish(&endpoint);
         }
+        self.attach_unknown();
     }
 
     /// Tries again what could not be restored or removed. Whether there is anything left. Whom somebody works at has to wait.

@@ -16,6 +16,14 @@ pub(super) struct Store {
     directory: PathBuf,
 }
 
+/// A record that says nothing.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    /// The number in the file's name.
+    pub(super) id: Option<u16>,
+    pub(super) error: StoreError,
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
 pub struct StoreError {
@@ -34,11 +42,11 @@ impl Store {
         Ok(Self { directory })
     }
 
-    /// Every record, by the time it was made, and the reason of each that cannot be read.
+    /// Every record, by the time it was made, and those that cannot be read.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub(super) fn load(&self) -> Result<(Vec<Endpoint>, Vec<StoreError>), StoreError> {
+    pub(super) fn load(&self) -> Result<(Vec<Endpoint>, Vec<Unreadable>), StoreError> {
         let entries = std::fs::read_dir(&self.directory).map_err(failed("read", &self.directory))?;
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for entry in entries {
@@ -52,6 +60,7 @@ impl Store {
                 }
                 Some(_) | None => continue,
             }
+            let id = path.file_stem().and_then(std::ffi::OsStr::to_str).and_then(|stem| stem.parse().ok());
             match std::fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Endpoint>(&text)?)) {
                 Ok(record) if path == self.path(record.id) => records.push(record),
                 Ok(_) => {
@@ -59,9 +68,9 @@ impl Store {
                         io::ErrorKind::InvalidData,
                         "it is of another endpoint than its name says",
                     );
-                    unreadable.push(StoreError { action: "use", path, source });
+                    unreadable.push(Unreadable { id, error: StoreError { action: "use", path, source } });
                 }
-                Err(error) => unreadable.push(failed("read", &path)(error)),
+                Err(error) => unreadable.push(Unreadable { id, error: failed("read", &path)(error) }),
             }
         }
         records.sort_by_key(|record| (record.created, record.id));

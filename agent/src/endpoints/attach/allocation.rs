@@ -63,7 +63,9 @@ impl Known {
     pub(super) fn free_id(&mut self) -> Option<u16> {
         let first = EndpointId::FIRST.get();
         let id = (self.last_id.saturating_add(1)..=u16::MAX).chain(first..=self.last_id);
-        let id = id.filter(|id| *id >= first).find(|id| !self.by_id.contains_key(id))?;
+        let id = id
+            .filter(|id| *id >= first)
+            .find(|id| !self.by_id.contains_key(id) && !self.unknown_ids.contains(id))?;
         self.last_id = id;
         Some(id)
     }

@@ -53,6 +53,20 @@ pub(super) fn gone(id: &AttachmentId) -> Failure {
     Failure::new(code::TRY_AGAIN, msg, "the runtime tries again")
 }
 
+pub(super) fn no_network(id: &AttachmentId) -> Failure {
+    let msg = format!("container {} has no network of this agent", id.container);
+    Failure::new(code::UNKNOWN_CONTAINER, msg, "the runtime makes the pod's sandbox anew")
+}
+
+pub(super) fn unsettled(id: &AttachmentId) -> Failure {
+    let msg = format!("the network of container {} is being restored, or changes", id.container);
+    Failure::new(
+        code::TRY_AGAIN,
+        msg,
+        "the runtime tries again; `portway endpoint list` shows the endpoint's state",
+    )
+}
+
 pub(super) fn kernel_failure(error: &KernelError) -> Failure {
     let details = "the runtime tries again; the agent's log has more of it";
     Failure::new(code::KERNEL, error.to_string(), details)

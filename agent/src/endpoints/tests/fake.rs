@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use portway_datapath::{Addr, EndpointValue, NetnsOptions};
 
+use crate::endpoints::kernel::Tables;
 use crate::endpoints::{Endpoint, Found, Kernel, KernelError, Link, Mac};
 
 #[derive(Clone, Default)]
@@ -124,6 +125,10 @@ impl Kernel for FakeKernel {
         self.step("delete_endpoint", |state| {
             state.endpoints.remove(&addr);
         })
+    }
+
+    fn tables(&self) -> Result<Tables, KernelError> {
+        self.step("tables", |state| (state.endpoints.clone(), state.netns.clone()))
     }
 
     fn set_tables(

@@ -56,12 +56,56 @@ fn a_pod_that_was_being_made_when_the_agent_ended_is_taken_back() {
 }
 
 #[test]
-fn no_link_is_swept_while_a_record_cannot_be_read() {
+fn a_pod_whose_record_cannot_be_read_keeps_everything_that_it_has_until_it_ends() {
+    let node = Node::new(&["10.0.0.0/24"]).with_pod("u", Some("false"));
+    let endpoints = node.serving();
+    let first = endpoints.add(&of_pod("a", "u"), &netns()).unwrap();
+    endpoints.add(&request("b"), &netns()).unwrap();
+    endpoints.add(&request("gone"), &netns()).unwrap();
+    std::fs::write(node.dir.path().join("endpoints/2.json"), "{").unwrap();
+    node.kernel.with(|state| state.links.remove(&record::link_name(&id("gone"))));
+    let a = record::link_name(&id("a"));
+    let of_a = |node: &Node| {
+        node.kernel.with(|state| {
+            let ifindex = state.links.get(&a).map(|link| link.ifindex);
+            let entries = state.endpoints.values().filter(|value| Some(value.ifindex) == ifindex);
+            (ifindex.is_some(), entries.count(), state.netns.len(), state.attached.contains(&a))
+        })
+    };
+    let (endpoints, restored) = node.start();
+    assert_eq!((restored.endpoints, restored.swept.len(), of_a(&node)), (1, 0, (true, 1, 1, true)));
+    // An earlier agent's programs are replaced.
+    node.kernel.with(|state| state.attached.clear());
+    endpoints.serve();
+    endpoints.look();
+    assert_eq!(of_a(&node), (true, 1, 1, true));
+
+    // Nobody gets its address or its number, however many pods come and have come.
+    endpoints.known().last_id = u16::MAX;
+    for number in 0..252 {
+        let added = endpoints.add(&request(&format!("c{number}")), &netns());
+        let Ok(added) = added else { break };
+        assert_ne!(addresses(&added), addresses(&first));
+    }
+    assert!(endpoints.get(2).is_none());
+    assert_eq!(used(&endpoints), 253);
+    assert_eq!(endpoints.check(&request("a"), &netns()).unwrap_err().code, code::TRY_AGAIN);
+    assert_eq!(endpoints.check(&request("none"), &netns()).unwrap_err().code, code::UNKNOWN_CONTAINER);
+
+    endpoints.delete(&id("a")).unwrap();
+    assert_eq!((of_a(&node).0, of_a(&node).3, used(&endpoints)), (false, false, 252));
+    assert!(!node.dir.path().join("endpoints/2.json").exists());
+}
+
+#[test]
+fn a_pod_whose_record_cannot_be_read_goes_with_its_interface() {
     let node = Node::new(&["10.0.0.0/24"]);
     node.serving().add(&request("a"), &netns()).unwrap();
     std::fs::write(node.dir.path().join("endpoints/2.json"), "{").unwrap();
-    let (_, restored) = node.start();
-    assert_eq!((restored.endpoints, restored.swept.len(), node.kernel.traces().0), (0, 0, 1));
+    let endpoints = node.serving();
+    node.kernel.with(|state| state.links.clear());
+    endpoints.look();
+    assert_eq!((node.kernel.traces(), used(&endpoints)), ((0, 0, 0, 0), 0));
 }
 
 #[test]
@@ -92,4 +136,20 @@ fn requests_before_the_agent_serves_wait_and_not_for_ever() {
     endpoints.serve();
     waiting.join().unwrap().unwrap();
     endpoints.status().unwrap();
+}
+
+#[test]
+fn check_waits_for_an_endpoint_that_is_being_restored_and_not_for_ever() {
+    let mut node = Node::new(&["10.0.0.0/24"]);
+    node.serving().add(&request("a"), &netns()).unwrap();
+    let (endpoints, _) = node.start();
+    assert_eq!(endpoints.check(&request("a"), &netns()).unwrap_err().code, code::TRY_AGAIN);
+    node.settings.patience = Duration::from_secs(30);
+    let (endpoints, _) = node.start();
+    let waiting = {
+        let endpoints = endpoints.clone();
+        std::thread::spawn(move || endpoints.check(&request("a"), &netns()))
+    };
+    endpoints.serve();
+    waiting.join().unwrap().unwrap();
 }
