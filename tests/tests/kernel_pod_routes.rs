@@ -148,10 +148,16 @@ fn a_restart_changes_no_route_and_cleanup_leaves_none() -> Result<()> {
         let before = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].map(|name| sysctl(net.node(1), name));
         let before: Vec<String> = before.into_iter().collect::<Result<_>>()?;
         ensure!(before == ["0", "0"], "{before:?}");
+        // A link that is no device learns its routes from routers, too.
+        net.node(1).ip(&["link", "add", "eth9", "type", "veth", "peer", "name", "far9"])?;
+        let router = "ipv6/conf/eth9/accept_ra";
+        ensure!(sysctl(net.node(1), router)? == "1");
         net.node_mut(1).start_agent(Routing::Tunnel, &[])?;
         let wanted = [OWN, TUNNEL_2].concat();
         wait_for_routes(net.node(1), &wanted)?;
         ensure!(sysctl(net.node(1), "ipv4/ip_forward")? == "1");
+        ensure!(sysctl(net.node(1), router)? == "2", "routers of eth9 are not listened to any more");
+        ensure!(sysctl(net.node(1), "ipv6/conf/lo/accept_ra")? == "1");
         let index = net.node(1).ip(&["-o", "link", "show", "pw_vxlan"])?;
         let monitor = net
             .node(1)
@@ -181,6 +187,7 @@ fn a_restart_changes_no_route_and_cleanup_leaves_none() -> Result<()> {
             after.into_iter().collect::<Result<Vec<_>>>()? == before,
             "forwarding is not put back: {done}"
         );
+        ensure!(sysctl(net.node(1), router)? == "1", "accept_ra is not put back: {done}");
         Ok(())
     })
 }

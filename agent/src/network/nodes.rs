@@ -129,8 +129,10 @@ impl Nodes {
         let mtu = devices.pod_mtu(&self.network);
         let mut refused = Vec::new();
         let tunnel = self.tunnel(machine, netlink, mtu, &mut refused).await;
-        let names = devices.found.values().map(|device| device.name.as_str());
-        match self.sysctls.forward(self.config.ipv4, self.config.ipv6, names) {
+        // Any link may have its routes from routers, also one that is no device.
+        let links = machine.links.values().filter(|link| !link.is_loopback && link.name != tunnel::NAME);
+        let links = links.map(|link| link.name.as_str());
+        match self.sysctls.forward(self.config.ipv4, self.config.ipv6, links) {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => {
                 tracing::info!(changed = changed.join(" "), "so that packets of pods are forwarded")

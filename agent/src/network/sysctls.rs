@@ -42,8 +42,8 @@ impl Sysctls {
         Self { root: PROC_SYS.into(), note: state_dir.join(NOTE) }
     }
 
-    /// Packets of pods are forwarded. `devices` are the interfaces that lead out: one that learns its routes from routers
-    /// goes on to do so (with `forwarding` it would not, Documentation/networking/ip-sysctl.rst, `accept_ra`). What was
+    /// Packets of pods are forwarded. `links` are the interfaces but those of the agent: one that learns its routes from
+    /// routers goes on to do so (with `forwarding` it would not, Documentation/networking/ip-sysctl.rst, `accept_ra`). What was
     /// changed, as `name=value`.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Sysctls {
         &self,
         ipv4: bool,
         ipv6: bool,
-        devices: impl Iterator<Item = &'d str>,
+        links: impl Iterator<Item = &'d str>,
     ) -> Result<Vec<String>, SysctlError> {
         let mut changed = Vec::new();
         if ipv4 {
@@ -60,8 +60,8 @@ impl Sysctls {
         }
         // A kernel without IPv6 has none of these.
         if ipv6 && self.root.join("net/ipv6").exists() {
-            for device in devices {
-                let accepts = format!("net/ipv6/conf/{device}/accept_ra");
+            for link in links {
+                let accepts = format!("net/ipv6/conf/{link}/accept_ra");
                 changed.extend(self.set(&accepts, "2", |now| now == "1")?);
             }
             changed.extend(self.set(FORWARD_V6, "1", |_| true)?);
