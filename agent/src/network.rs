@@ -36,6 +36,7 @@ use crate::programs::InterfacePrograms;
 use machine::{Machine, MachineError, Netlink};
 pub(crate) use nodes::Troubles;
 use nodes::{Nodes, NodesError, Outcome};
+pub(crate) use removal::forget;
 pub use removal::{NodesRemovalError, remove, remove_routes};
 pub use sysctls::SysctlError;
 

@@ -138,7 +138,10 @@ fn what_an_earlier_agent_left_is_swept_and_what_others_have_stays() -> Result<()
         net.node_mut(1).stop_agent()?;
         net.node_mut(1).spawn_agent(Routing::Native, &["--enable-pod-network=false"])?;
         net.node_mut(1).agent.as_mut().context("no agent runs")?.wait_ready()?;
-        wait_for_routes(net.node(1), &[])
+        wait_for_routes(net.node(1), &[])?;
+        // Routes with our owner tag that come later are somebody else's.
+        ensure!(!net.node(1).dir().join("state/pod-network").exists(), "the note of a pod network is left");
+        Ok(())
     })
 }
 

@@ -78,11 +78,12 @@ fn end_pod_network(config: &Config) -> anyhow::Result<()> {
     let bpf_root = &config.bpf_root;
     let removed = network::remove_routes(&config.state_dir)?;
     if !PodTables::are_pinned(bpf_root) {
-        return Ok(());
+        return Ok(network::forget(&config.state_dir)?);
     }
     let mut detached = detach_interfaces(bpf_root)?;
     detached.extend(detach_filters()?);
     let maps = PodTables::unpin(bpf_root)?;
+    network::forget(&config.state_dir)?;
     tracing::warn!(
         ?detached,
         ?maps,

@@ -51,14 +51,23 @@ pub fn remove_routes(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError>
 /// # Errors
 /// The kernel refuses a part; the note stays.
 pub fn remove(state_dir: &Path) -> Result<Vec<String>, NodesRemovalError> {
-    let note = state_dir.join(NOTE);
     let mut done = remove_routes(state_dir)?;
     done.extend(Sysctls::new(state_dir).restore()?.into_iter().map(|setting| format!("put back {setting}")));
+    forget(state_dir)?;
+    Ok(done)
+}
+
+/// From now on routes of our owner tag are somebody else's. For when all of the pod network is gone.
+///
+/// # Errors
+/// The note cannot be removed.
+pub(crate) fn forget(state_dir: &Path) -> Result<(), NodesRemovalError> {
+    let note = state_dir.join(NOTE);
     match std::fs::remove_file(&note) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(NodesRemovalError::File { action: "remove", path: note, source })
         }
-        Ok(()) | Err(_) => Ok(done),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
