@@ -86,7 +86,7 @@ pub enum Reason {
     NoNatAddress = 6,
     /// A piece of a datagram whose first piece was not seen.
     UnknownFragment = 7,
-    /// A service without backends; the client is told.
+    /// A service without backends, or a connection that its backend would take for another one; the client is told.
     NoBackends = 8,
     /// A map had no room for a flow that needs to be remembered.
     MapFull = 9,

@@ -6,6 +6,12 @@
 //! A flow to a service is two entries: [`FlowKey::SERVICE`] under the frontend says which backend it got,
 //! [`FlowKey::PLAIN`] under the backend says which frontend replies come from. Everything else is one PLAIN entry.
 //!
+//! A client's kernel gives one port to connections to different addresses. Where two of them are for one backend, by way of a
+//! service or without, the backend would take them for one. The connection that was first has the port until it is over:
+//! the later one gets another backend of the service, and is refused where there is none, where the client is bound to that
+//! one by affinity, and where it dials the backend itself. (Datagrams belong to no connection: what comes back
+//! answers whom the client asked last.)
+//!
 //! Cost: an established flow between pods is one lookup at each end. An established flow to a service is four at the
 //! client's (two that find nothing, one for each entry); UDP asks the service again, which is a connect's lookups.
 
@@ -21,7 +27,7 @@ use crate::packet::{Tuple, protocol};
 use crate::{
     Addr, BackendRef, FlowKey, FlowMap, FlowValue, NetworkWord, NodeNetwork, PacketTables, Port, Reason,
 };
-use choice::{Chosen, Found, find_backend, is_under_way};
+use choice::{Chosen, Found, avoid_taken, find_backend, is_under_way};
 
 /// What becomes of a packet that a pod sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub enum Outgoing {
     ToBackend { addr: Addr, port: Port },
     /// The pod is its own backend: it goes back, from [`PacketTables::hairpin`].
     ToItself { port: Port },
-    /// The service has no backends; the client is to be told.
+    /// The service has no backends, or the client's port is taken in all their eyes; the client is to be told.
     Refuse,
     /// Dropped.
     Drop(Reason),
@@ -58,19 +64,25 @@ pub enum Incoming {
 pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighting: &Sighting) -> Outgoing {
     let may_be_service =
         !to_pod && tables.network(NetworkWord::Switches) & NodeNetwork::SERVICES != 0 && has_services(tuple);
-    if touch_direct(tables, tuple, sighting, may_be_service) {
-        return Outgoing::Direct;
+    match touch_direct(tables, tuple, sighting, may_be_service) {
+        Touched::Unknown => {}
+        Touched::Direct => return Outgoing::Direct,
+        Touched::Taken => return Outgoing::Refuse,
     }
     if may_be_service {
         match find_backend(tables, tuple, sighting) {
             Found::NoService => {}
             Found::NoBackends => return Outgoing::Refuse,
-            Found::Backend(chosen) => {
+            Found::Backend(mut chosen) => {
+                if !chosen.is_kept && sighting.is_tcp() && !avoid_taken(tables, tuple, &mut chosen) {
+                    return Outgoing::Refuse;
+                }
                 let remembered = if chosen.is_kept || is_under_way(tables, tuple, sighting, &chosen) {
                     match keep_plain(tables, tuple, sighting, &chosen) {
-                        Some(_) if chosen.is_settled => true,
-                        Some(plain) => keep_service(tables, tuple, sighting, &chosen, plain),
-                        None => false,
+                        Kept::In(_) if chosen.is_settled => true,
+                        Kept::In(plain) => keep_service(tables, tuple, sighting, &chosen, plain),
+                        Kept::NoRoom => false,
+                        Kept::Taken => return Outgoing::Refuse,
                     }
                 } else {
                     bind_plain(tables, tuple, sighting, &chosen)
@@ -88,11 +100,24 @@ pub fn outgoing<T: PacketTables>(tables: &T, tuple: &Tuple, to_pod: bool, sighti
             }
         }
     }
-    begin_direct(tables, tuple, sighting);
-    Outgoing::Direct
+    match begin_direct(tables, tuple, sighting) {
+        Touched::Unknown | Touched::Direct => Outgoing::Direct,
+        Touched::Taken => Outgoing::Refuse,
+    }
 }
 
-/// Takes notice of a packet whose flow is known to go without a service; whether it does. While nobody has answered, a service
+/// What is known of a packet's flow, which has taken notice of it.
+#[derive(Clone, Copy)]
+enum Touched {
+    /// Nothing.
+    Unknown,
+    /// It goes without a service.
+    Direct,
+    /// It would be a connection to a backend of a service, from the port of one to that service.
+    Taken,
+}
+
+/// Takes notice of a packet whose flow is known to go without a service. While nobody has answered, a service
 /// may come to be at the address (`may_be_service`).
 #[inline(never)]
 fn touch_direct<T: PacketTables>(
@@ -100,39 +125,51 @@ fn touch_direct<T: PacketTables>(
     tuple: &Tuple,
     sighting: &Sighting,
     may_be_service: bool,
-) -> bool {
+) -> Touched {
     let key = tuple.flow_of_source(FlowKey::PLAIN);
-    let Some(flow) = tables.flow_or_moving(&key) else { return false };
+    let Some(flow) = tables.flow_or_moving(&key) else { return Touched::Unknown };
     if may_be_service {
         let value = tables.read_flow(flow);
         if !value.is(FlowValue::FROM_PEER) && !value.is_answered() {
-            return false;
+            return Touched::Unknown;
         }
     }
-    touch_plain(tables, &key, flow, sighting);
-    true
+    touch_plain(tables, &key, flow, sighting)
 }
 
 /// Takes notice of a packet to an address that is no service's.
 #[inline(never)]
-fn begin_direct<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) {
+fn begin_direct<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Touched {
     let key = tuple.flow_of_source(FlowKey::PLAIN);
     match tables.flow(&key) {
         Some(flow) => touch_plain(tables, &key, flow, sighting),
         // Without a translation to remember, a flow may go on without an entry.
         None => {
             let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
+            Touched::Direct
         }
     }
 }
 
 #[inline(always)]
-fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighting: &Sighting) {
+fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighting: &Sighting) -> Touched {
+    if sighting.opens() && is_anothers(tables, flow, &Translated::NOT.other) {
+        return Touched::Taken;
+    }
     let (value, flow) = conntrack::touch(tables, key, flow, sighting);
     // The endpoint dials its peer itself now, from a port that it once dialled a service from.
     if may_dial(sighting) && value.other().is_some() {
         conntrack::retranslate(tables, flow, &value, &Translated::NOT);
     }
+    Touched::Direct
+}
+
+/// Whether an entry under a backend is of a connection that lives and was dialled elsewhere than at `frontend`
+/// ([`FlowValue::other`]).
+#[inline(never)]
+fn is_anothers<T: PacketTables>(tables: &T, flow: T::Flow, frontend: &(Addr, Port)) -> bool {
+    let value = tables.read_flow(flow);
+    !value.is_closed() && (value.other, value.other_port) != *frontend
 }
 
 /// A packet that arrives for the pod `tuple.destination`.
@@ -172,26 +209,36 @@ pub fn answer_to_itself<T: PacketTables>(
     Some((value.other()?, tuple.destination_port))
 }
 
-/// Takes notice of a packet of a flow that keeps its backend, in the entry under the backend. Where that is afterwards; `None`
-/// if it could not be remembered.
+/// What became of the entry under a backend that a flow keeps.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// It is there now.
+    In(FlowMap),
+    /// It could not be made.
+    NoRoom,
+    /// It is of another connection by now.
+    Taken,
+}
+
+/// Takes notice of a packet of a flow that keeps its backend, in the entry under the backend.
 #[inline(never)]
-fn keep_plain<T: PacketTables>(
-    tables: &T,
-    tuple: &Tuple,
-    sighting: &Sighting,
-    chosen: &Chosen,
-) -> Option<FlowMap> {
+fn keep_plain<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting, chosen: &Chosen) -> Kept {
     let key = under_backend(tuple, chosen.to);
     let Some(flow) = tables.flow(&key) else {
         // This half was the least recently used one; the other half has all it said.
-        let flow = conntrack::begin(tables, &key, sighting, &to_frontend(tuple, chosen))?;
-        return Some(tables.flow_map(flow));
+        return match conntrack::begin(tables, &key, sighting, &to_frontend(tuple, chosen)) {
+            Some(flow) => Kept::In(tables.flow_map(flow)),
+            None => Kept::NoRoom,
+        };
     };
+    if sighting.is_tcp() && is_anothers(tables, flow, &(tuple.destination, tuple.destination_port)) {
+        return Kept::Taken;
+    }
     let (value, flow) = conntrack::touch(tables, &key, flow, sighting);
     if may_dial(sighting) {
         conntrack::retranslate(tables, flow, &value, &to_frontend(tuple, chosen));
     }
-    Some(tables.flow_map(flow))
+    Kept::In(tables.flow_map(flow))
 }
 
 /// The same in the entry under the frontend, of which `plain` is the other half; whether it could be remembered.

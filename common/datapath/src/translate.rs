@@ -10,7 +10,7 @@
 use crate::{
     Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, Counter, ExchangeKey, ExchangeValue,
     FrontendKey, FrontendKind, FrontendValue, Membership, Port, Protocol, ReplyKey, ReplyValue, RunBackend,
-    RunHeader, ServiceIndex, Settings, SocketTranslation, Tables,
+    RunHeader, RunOffset, ServiceIndex, Settings, SocketTranslation, Tables,
 };
 
 /// Who opens the connection.
@@ -70,9 +70,18 @@ struct Hit {
 /// A version of a service.
 pub(crate) struct Version {
     pub(crate) service: ServiceIndex,
-    first_backend: crate::RunOffset,
-    header: RunHeader,
+    first_backend: RunOffset,
+    pub(crate) header: RunHeader,
     set: Membership,
+}
+
+impl Version {
+    /// The position of the first backend of the set, and their number.
+    #[inline(always)]
+    pub(crate) const fn backends(&self) -> (RunOffset, u32) {
+        let (start, len) = self.header.range(self.set);
+        (self.first_backend.plus(start), len)
+    }
 }
 
 /// What becomes of a `connect(2)`.
@@ -313,9 +322,15 @@ pub(crate) fn choose<T: Tables>(
 
 #[inline(always)]
 fn drawn_backend<T: Tables>(tables: &T, version: &Version, draw: u32) -> Option<RunBackend> {
-    let (start, len) = version.header.range(version.set);
+    let (first, len) = version.backends();
+    drawn_from(tables, first, len, draw)
+}
+
+/// The one of the `len` backends from `first` that `draw` falls on.
+#[inline(always)]
+pub(crate) fn drawn_from<T: Tables>(tables: &T, first: RunOffset, len: u32, draw: u32) -> Option<RunBackend> {
     let slot = (u64::from(draw) * u64::from(len)) >> 32;
-    let record = tables.record(version.first_backend.plus(start + slot as u32))?;
+    let record = tables.record(first.plus(slot as u32))?;
     Some(RunBackend::from_record(&record))
 }
 

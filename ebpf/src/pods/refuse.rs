@@ -1,4 +1,4 @@
-//! The answer to a pod that asks a service without backends: what a host without such a port answers, so that the client
+//! The answer to a pod whose packet no backend may have: what a host without such a port answers, so that the client
 //! fails at once with `ECONNREFUSED` and waits for nobody.
 
 use aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;

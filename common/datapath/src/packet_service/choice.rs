@@ -1,12 +1,12 @@
 //! The backend of a flow to a service.
 
-use super::{may_dial, under_backend};
+use super::{is_anothers, may_dial, under_backend};
 use crate::conntrack::{self, Sighting};
 use crate::packet::{Tuple, protocol};
-use crate::translate::{choose, find_version, inconsistent, reference, serving};
+use crate::translate::{choose, drawn_from, find_version, inconsistent, reference, serving};
 use crate::{
-    Addr, AffinityKey, BackendRef, Destination, FlowKey, FlowMap, PacketTables, Port, Protocol, ServiceIndex,
-    Settings, Verdict,
+    Addr, AffinityKey, BackendRef, Destination, FlowKey, FlowMap, PacketTables, Port, Protocol, RunOffset,
+    ServiceIndex, Settings, Verdict,
 };
 
 /// What the tables say of a destination.
@@ -16,12 +16,17 @@ pub(super) enum Found {
     Backend(Chosen),
 }
 
+/// Backends that are tried beside the one that the first draw fell on.
+const MORE_DRAWS: u32 = 3;
+
 /// The backend of a flow to a service.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     pub(super) to: (Addr, Port),
     pub(super) service: ServiceIndex,
     pub(super) backend: BackendRef,
+    /// Those that it could be instead: the position of the first one, and their number.
+    others: (RunOffset, u32),
     /// The flow had it before.
     pub(super) is_kept: bool,
     /// The entry that says so is established and has taken notice of the packet.
@@ -33,6 +38,7 @@ impl Chosen {
         to: (Addr::ANY_V6, Port::new(0)),
         service: ServiceIndex::new(0),
         backend: BackendRef::NONE,
+        others: (RunOffset::new(0), 0),
         is_kept: false,
         is_settled: false,
     };
@@ -55,7 +61,7 @@ pub(super) fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting:
     };
     if known.is_kept
         && serving(tables, known.backend, &version).is_some()
-        && !(sighting.opens() && is_closed(tables, tuple, known.to))
+        && !(sighting.opens() && is_over_or_taken(tables, tuple, known.to))
     {
         return Found::Backend(known);
     }
@@ -77,6 +83,8 @@ pub(super) fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting:
         to: (backend.addr, backend.port),
         service: version.service,
         backend: chosen,
+        // A client that is bound by affinity goes nowhere else.
+        others: if version.header.affinity_seconds == 0 { version.backends() } else { Chosen::NONE.others },
         is_kept: false,
         is_settled: false,
     })
@@ -96,6 +104,7 @@ fn kept<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Chos
         to: (value.other, value.other_port),
         service: value.service,
         backend: BackendRef::from_word(value.backend),
+        others: Chosen::NONE.others,
         is_kept: true,
         is_settled,
     }
@@ -130,12 +139,44 @@ const fn draw(tuple: &Tuple) -> u32 {
     hash ^ hash >> 16
 }
 
-#[inline(always)]
-fn is_closed<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) -> bool {
-    match tables.flow(&under_backend(tuple, backend)) {
-        Some(flow) => tables.read_flow(flow).is_closed(),
+/// Sees to it that a backend that was chosen now has no other connection from the client's port, by choosing another one
+/// where it has; whether there is one.
+///
+/// The draws after [`draw`] of a flow fall on the slots after its own, so that this one too is found again.
+#[inline(never)]
+pub(super) fn avoid_taken<T: PacketTables>(tables: &T, tuple: &Tuple, chosen: &mut Chosen) -> bool {
+    if !is_taken(tables, tuple, &chosen.to) {
+        return true;
+    }
+    let (first, backends) = chosen.others;
+    let Some(slot) = u32::MAX.checked_div(backends) else { return false };
+    let mut draw = draw(tuple);
+    for _ in 0..MORE_DRAWS {
+        draw = draw.wrapping_add(slot);
+        let Some(backend) = drawn_from(tables, first, backends, draw) else { return false };
+        chosen.to = (backend.addr, backend.port);
+        if !is_taken(tables, tuple, &chosen.to) {
+            chosen.backend = reference(tables, backend.index);
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the client's port is that of another connection with `backend`, which lives.
+#[inline(never)]
+fn is_taken<T: PacketTables>(tables: &T, tuple: &Tuple, backend: &(Addr, Port)) -> bool {
+    match tables.flow(&under_backend(tuple, *backend)) {
+        Some(flow) => is_anothers(tables, flow, &(tuple.destination, tuple.destination_port)),
         None => false,
     }
+}
+
+#[inline(always)]
+fn is_over_or_taken<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) -> bool {
+    let Some(flow) = tables.flow(&under_backend(tuple, backend)) else { return false };
+    let value = tables.read_flow(flow);
+    value.is_closed() || (value.other, value.other_port) != (tuple.destination, tuple.destination_port)
 }
 
 /// What a service may be asked for by; `None` where the protocol has none.

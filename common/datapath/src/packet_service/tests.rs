@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+mod collision;
+
 use super::*;
 use crate::packet::TcpFlags;
 use crate::packet_tables::memory::Memory;
