@@ -45,7 +45,7 @@ impl Endpoints {
             kernel.detach(&endpoint.link.name)?;
         }
         if !endpoint.socket_lb {
-            kernel.set_netns(endpoint.netns_cookie, None)?;
+            self.translate_sockets(&endpoint)?;
         }
         self.shared.store.remove(id)?;
         let mut known = self.known();

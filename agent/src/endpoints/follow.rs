@@ -12,7 +12,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 
 use super::attach::socket_lb;
-use super::{Claim, Endpoint, EndpointError, Endpoints, Found, State};
+use super::{Claim, Endpoint, EndpointError, Endpoints, Found, KernelError, Known, State, is_installed};
 
 /// How often links are looked at though none was told to be gone, and whether programs and tables are as they were made: half
 /// of what a repair may take.
@@ -39,37 +39,54 @@ impl Endpoints {
         self.known().mtu = mtu;
     }
 
-    /// Does for each pod's sockets what its annotations say.
+    /// Does for each pod's sockets what its annotations say. Of an endpoint that somebody works at by the next
+    /// [`Self::look`].
     pub(super) fn follow_annotations(&self) {
         let differing: Vec<_> = {
             let known = self.known();
-            let differs = |endpoint: &&Endpoint| {
-                socket_lb(&known.view, &endpoint.pod).is_some_and(|wanted| wanted != endpoint.socket_lb)
-            };
-            let ready = known.by_id.values().filter(|endpoint| endpoint.state == State::Ready);
-            ready.filter(differs).cloned().collect()
+            known.by_id.values().filter(|endpoint| known.differing(endpoint).is_some()).cloned().collect()
         };
         for endpoint in differing {
-            // Who works at it looks again at the end.
             let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
-            let wanted = !endpoint.socket_lb;
-            let options = (!wanted).then(|| NetnsOptions::new(false));
-            let done = self.kernel().set_netns(endpoint.netns_cookie, options).map_err(EndpointError::from);
-            let done = done.and_then(|()| {
-                Ok(self.update(endpoint.id, |endpoint| {
-                    endpoint.socket_lb = wanted;
-                    let what = if wanted {
-                        "its sockets are translated from now on"
-                    } else {
-                        "its sockets are left alone from now on"
-                    };
-                    endpoint.enter(State::Ready, what);
-                })?)
-            });
-            if let Err(error) = done {
+            if let Err(error) = self.follow_annotation(&endpoint) {
                 tracing::warn!(endpoint = endpoint.id, pod = endpoint.name(), %error, "a pod's annotation cannot be followed");
             }
         }
+    }
+
+    /// Of one endpoint, for who has claimed it: what is so of it and its pod by then.
+    pub(super) fn follow_annotation(&self, endpoint: &Endpoint) -> Result<(), EndpointError> {
+        let (now, wanted) = {
+            let known = self.known();
+            let now = known.by_id.get(&endpoint.id).filter(|now| now.attachment == endpoint.attachment);
+            let Some((now, wanted)) = now.and_then(|now| Some((now, known.differing(now)?))) else {
+                return Ok(());
+            };
+            (now.clone(), wanted)
+        };
+        let what = if wanted {
+            self.translate_sockets(&now)?;
+            "its sockets are translated from now on"
+        } else {
+            self.kernel().set_netns(now.netns_cookie, Some(NetnsOptions::new(false)))?;
+            "its sockets are left alone from now on"
+        };
+        self.update(now.id, |endpoint| {
+            endpoint.socket_lb = wanted;
+            endpoint.enter(State::Ready, what);
+        })?;
+        Ok(())
+    }
+
+    /// Ends that the sockets of an endpoint's namespace are left alone, unless another endpoint in it wants that too.
+    pub(super) fn translate_sockets(&self, endpoint: &Endpoint) -> Result<(), KernelError> {
+        let is_wanted = self.known().by_id.values().any(|other| {
+            other.id != endpoint.id
+                && other.netns_cookie == endpoint.netns_cookie
+                && !other.socket_lb
+                && is_installed(other.state)
+        });
+        if is_wanted { Ok(()) } else { self.kernel().set_netns(endpoint.netns_cookie, None) }
     }
 
     /// Removes every endpoint whose link is gone. Their number. One that cannot be removed is in the log, and tried again by
@@ -116,6 +133,7 @@ impl Endpoints {
     pub(super) fn look(&self) {
         self.retry();
         self.remove_unknown_gone();
+        self.follow_annotations();
         if let Err(error) = self.put_right() {
             tracing::warn!(%error, "cannot look whether pods' programs and tables are as they were made");
         }
@@ -176,6 +194,14 @@ impl Endpoints {
     pub(super) fn try_claim(&self, id: &AttachmentId) -> Option<Claim<'_>> {
         let is_free = self.known().busy.insert(id.clone());
         is_free.then(|| Claim { endpoints: self, id: id.clone() })
+    }
+}
+
+impl Known {
+    /// Whether the sockets of an endpoint that is ready are to be translated, where they are not as its pod says.
+    fn differing(&self, endpoint: &Endpoint) -> Option<bool> {
+        let wanted = socket_lb(&self.view, &endpoint.pod)?;
+        (endpoint.state == State::Ready && wanted != endpoint.socket_lb).then_some(wanted)
     }
 }
 

@@ -112,6 +112,8 @@ impl Endpoints {
             self.finish(&endpoint);
         }
         self.attach_unknown();
+        // What changed while no agent ran.
+        self.follow_annotations();
     }
 
     /// Tries again what could not be restored or removed. Whether there is anything left. Whom somebody works at has to wait.

@@ -1,3 +1,4 @@
+mod annotations;
 mod ends;
 mod fake;
 mod health;
