@@ -232,6 +232,47 @@ fn the_next_pod_of_an_address_keeps_its_flows_when_those_of_the_last_one_go() ->
     Ok(())
 }
 
+/// A pass takes its time; the pods that it does not know from its beginning are not gone.
+#[test]
+fn flows_of_pods_that_begin_during_a_pass_stay() -> Result<()> {
+    let mut node = Node::new(&PodSizes::DEFAULT)?;
+    let data = MapData::from_pin(pod_pin_path(node.bpf.path(), PodMapId::Conntrack))?;
+    let mut map: HashMap<_, FlowKey, FlowValue> = Map::HashMap(data).try_into()?;
+    for n in 0..50_000_u32 {
+        let [a, b, c, d] = n.to_be_bytes();
+        let key = plain(1, (Addr::v4([20 + a, b, c, d]), Port::new(80)), TCP);
+        map.insert(key, FlowValue::new(&key, 0, NOW), 0)?;
+    }
+    let data = MapData::from_pin(pod_pin_path(node.bpf.path(), PodMapId::Nat))?;
+    let mut halves: HashMap<_, NatKey, NatValue> = Map::HashMap(data).try_into()?;
+    let inside = |n: u16| (Addr::v4([10, 3, (n >> 8) as u8, n as u8]), Port::new(1));
+    let (tables, collector) = (node.tables.clone(), &mut node.collector);
+    std::thread::scope(|scope| {
+        let passes = scope.spawn(|| -> Result<()> {
+            for _ in 0..3 {
+                let trust = Trust { endpoints: true, services: false };
+                let passed = collector.pass(NOW, trust, &BTreeMap::new())?;
+                ensure!(passed.removed.is_empty(), "{passed:?}");
+            }
+            Ok(())
+        });
+        let mut began = 0;
+        while !passes.is_finished() && began < 4_000 {
+            let value = EndpointValue { ifindex: 6, id: 9, flags: 0, mac: [2; 6], node_mac: [4; 6] };
+            tables.set_endpoint(inside(began).0, value)?;
+            let key = FlowKey::new(inside(began), WORLD, TCP, FlowKey::PLAIN);
+            map.insert(key, FlowValue::new(&key, 0, NOW), 0)?;
+            let half = NatKey::new(inside(began), WORLD, TCP, NatKey::OUT);
+            let outside = (NODE, Port::new(40_000));
+            halves.insert(half, NatValue::new(&half, outside, FlowValue::SEEN, NOW), 0)?;
+            began += 1;
+        }
+        passes.join().map_err(|_| anyhow::anyhow!("the collector panicked"))??;
+        ensure!(began > 100, "{began} pods began");
+        Ok(())
+    })
+}
+
 #[test]
 fn udp_flows_leave_a_backend_that_serves_no_more_and_tcp_stays() -> Result<()> {
     let mut node = Node::small()?;

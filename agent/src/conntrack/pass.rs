@@ -69,7 +69,8 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn is_gone(&self, addr: &Addr) -> bool {
+    /// Whether there was no such pod when the pass began.
+    fn was_gone(&self, addr: &Addr) -> bool {
         self.trust.endpoints && !self.endpoints.contains(addr)
     }
 
@@ -152,7 +153,7 @@ impl Collector {
     ) -> Result<(), MapError> {
         let own = |value: &FlowValue| Facts::of_flow(key, value, map == FlowMap::Established);
         let facts = own(value);
-        if judge.is_gone(&key.local)
+        if self.is_gone(judge, &key.local)?
             || [key.local, key.peer, value.other].iter().any(|addr| judge.is_forgotten(addr, value.last_seen))
         {
             return self.end_flow(map, key, Ended::Endpoint, passed);
@@ -184,6 +185,12 @@ impl Collector {
         Ok(())
     }
 
+    /// Whether nobody has this address of a pod: not when the pass began, nor now. A pass takes its time, and pods begin
+    /// meanwhile.
+    fn is_gone(&self, judge: &Judge<'_>, addr: &Addr) -> Result<bool, MapError> {
+        Ok(judge.was_gone(addr) && self.tables.reader().endpoint(addr)?.is_none())
+    }
+
     /// Only of UDP: a TCP connection keeps its backend for as long as it lives.
     fn backend_is_gone(&self, key: &FlowKey, value: &FlowValue) -> Result<bool, MapError> {
         if key.protocol != Protocol::UDP.number() {
@@ -207,7 +214,9 @@ impl Collector {
         passed: &mut Passed,
     ) -> Result<(), MapError> {
         let pod = if key.half == NatKey::OUT { key.local } else { value.other };
-        if (judge.is_gone(&pod) && !judge.node.contains(&pod)) || judge.is_forgotten(&pod, value.last_seen) {
+        let is_over = judge.is_forgotten(&pod, value.last_seen)
+            || (!judge.node.contains(&pod) && self.is_gone(judge, &pod)?);
+        if is_over {
             return self.end_nat(map, key, Ended::Endpoint, passed);
         }
         let established = map == NatMap::Established;
