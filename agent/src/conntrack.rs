@@ -78,8 +78,8 @@ impl Conntrack {
         Ok(Self { orders, status })
     }
 
-    /// Forgets the flows of pods that ended by now, within milliseconds: also where another pod gets an address of theirs.
-    /// What it sends and receives is not touched.
+    /// Forgets the flows of pods that ended by now, at once or a moment after the last pass: a fifth of a second, or ten times
+    /// what that took. Also where another pod gets an address of theirs: what it sends and receives is not touched.
     pub fn forget(&self, addrs: Vec<Addr>) {
         match boot_time() {
             Ok(now) => self.order(Order::Forget(addrs, now)),
@@ -110,20 +110,19 @@ impl Conntrack {
 fn run(mut collector: Collector, ordered: &Receiver<Order>, status: &Mutex<ConntrackStatus>) {
     let mut pace = Pace::new();
     let mut trust = Trust::default();
-    let mut due = Instant::now() + pace.pause();
+    let mut forgotten = BTreeMap::new();
+    let (mut due, mut earliest) = (Instant::now() + pace.pause(), Instant::now());
     loop {
-        let mut forgotten = BTreeMap::new();
-        let mut next = ordered.recv_timeout(due.saturating_duration_since(Instant::now()));
-        // What comes together is one pass.
+        // What comes until then is one pass.
         loop {
-            match next {
+            match ordered.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Order::Forget(addrs, at)) => forgotten.extend(addrs.into_iter().map(|addr| (addr, at))),
                 Ok(Order::EndpointsAreKnown) => trust.endpoints = true,
                 Ok(Order::ServicesAreKnown) => trust.services = true,
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            next = ordered.recv_timeout(Duration::ZERO);
+            due = due.min(earliest);
         }
         let began = Instant::now();
         let passed = boot_time().map_err(|error| error.to_string()).and_then(|now| {
@@ -131,10 +130,15 @@ fn run(mut collector: Collector, ordered: &Receiver<Order>, status: &Mutex<Connt
         });
         let took = began.elapsed();
         let pause = match &passed {
-            Ok(passed) => pace.passed(passed, took),
-            Err(_) => pace.failed(),
+            Ok(passed) => {
+                forgotten.clear();
+                pace.passed(passed, took)
+            }
+            // Who is to be forgotten still is.
+            Err(_) => pace.failed(took),
         };
-        due = Instant::now() + pause;
+        let now = Instant::now();
+        (due, earliest) = (now + pause, now + pace.asked());
         note(status, passed, took, pause);
     }
 }

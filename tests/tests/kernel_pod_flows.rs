@@ -349,6 +349,32 @@ fn the_collector_of_an_agent_forgets_on_demand_and_counts() -> Result<()> {
     Ok(())
 }
 
+/// A node that loses its pods one after the other.
+#[test]
+fn pods_that_end_one_after_the_other_are_forgotten_by_few_passes() -> Result<()> {
+    let node = Node::small()?;
+    let now = boot_time()?;
+    for n in 0..200 {
+        let key = FlowKey::new((pod(n), Port::new(1)), WORLD, TCP, FlowKey::PLAIN);
+        node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, now))?;
+    }
+    let conntrack = Conntrack::start(node.tables.clone(), node.services.reader(), TIMEOUTS)?;
+    let began = Instant::now();
+    for n in 0..200 {
+        conntrack.forget(vec![pod(n)]);
+        // By then a pass would be over, were there one for each.
+        ensure!(node.flows()?.len() <= 200);
+    }
+    eventually(Duration::from_secs(5), "the last one to be forgotten", || {
+        ensure!(node.flows()?.is_empty(), "some are left");
+        Ok(())
+    })?;
+    let (passes, took) = (conntrack.status().passes, began.elapsed());
+    let most = 1 + took.as_millis() as u64 / 200;
+    ensure!(passes <= most, "{passes} passes in {took:?}");
+    Ok(())
+}
+
 #[test]
 fn a_pass_over_a_hundred_thousand_flows_takes_less_than_a_second() -> Result<()> {
     const FLOWS: u32 = 100_000;

@@ -7,24 +7,37 @@ const SHORTEST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
 /// Passes take at most a hundredth of one CPU.
 const SHARE: u32 = 100;
+/// Those that somebody asks for take at most an eleventh of one CPU.
+const ASKED_SHARE: u32 = 10;
+/// A fifth of a second: a hundred pods that end together are few passes.
+const ASKED_SHORTEST: Duration = Duration::from_millis(200);
 
 /// When the next pass is due: soon where the last one found much, or where a map is nearly full.
 #[derive(Debug)]
 pub(super) struct Pace {
     pause: Duration,
+    /// See [`Pace::asked`].
+    asked: Duration,
 }
 
 impl Pace {
     pub(super) const fn new() -> Self {
-        Self { pause: FIRST }
+        Self { pause: FIRST, asked: Duration::ZERO }
     }
 
     pub(super) const fn pause(&self) -> Duration {
         self.pause
     }
 
+    /// The pause before a pass that somebody asks for: none before the first one. What is asked for meanwhile waits for the same
+    /// pass.
+    pub(super) const fn asked(&self) -> Duration {
+        self.asked
+    }
+
     /// The pause after a pass that took so long.
     pub(super) fn passed(&mut self, passed: &Passed, took: Duration) -> Duration {
+        self.asked = ASKED_SHORTEST.max(took * ASKED_SHARE);
         let left: u64 = passed.tables.values().map(|table| table.left).sum();
         let removed: u64 = passed.removed.values().sum();
         // Maps that make room by themselves are full by nature.
@@ -44,8 +57,9 @@ impl Pace {
         self.pause
     }
 
-    /// The pause after a pass that ended early.
-    pub(super) fn failed(&mut self) -> Duration {
+    /// The pause after a pass that ended early, after so long.
+    pub(super) fn failed(&mut self, took: Duration) -> Duration {
+        self.asked = ASKED_SHORTEST.max(took * ASKED_SHARE);
         self.pause = FIRST;
         self.pause
     }
@@ -76,6 +90,16 @@ mod tests {
             pace.passed(&passed(0, 0, 1000), short);
         }
         assert_eq!(pace.pause(), LONGEST);
+    }
+
+    #[test]
+    fn a_pass_that_is_asked_for_waits_as_long_as_the_last_one_was_costly() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.asked(), Duration::ZERO);
+        pace.passed(&passed(0, 0, 1000), Duration::from_millis(1));
+        assert_eq!(pace.asked(), ASKED_SHORTEST);
+        pace.failed(Duration::from_millis(300));
+        assert_eq!(pace.asked(), Duration::from_secs(3));
     }
 
     #[test]
