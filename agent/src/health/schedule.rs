@@ -10,6 +10,12 @@ use super::record::NodeName;
 const BASE: Duration = Duration::from_secs(60);
 /// A node that did not answer is looked at again after this time, then after twice of it, and so on.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// The same of a node that never answered: it starts, or this one does.
+const FIRST_RETRY_OF_NEW: Duration = Duration::from_secs(1);
+/// Failures in a row that a person is told of. The first one may be of a node whose endpoint is made anew.
+const TOLD: u32 = 2;
+/// The same of a node that never answered: 7 s after the first.
+const TOLD_OF_NEW: u32 = 4;
 
 /// How often each node is probed in a cluster of `nodes`: as Cilium, 60 s × ln(1 + nodes), so that all nodes together
 /// do not flood the network as the cluster grows.
@@ -27,7 +33,7 @@ pub(super) struct Schedule {
 /// What becomes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It did not answer twice.
+    /// It did not answer a few times.
     Silent,
     /// It does again.
     Answers,
@@ -39,6 +45,8 @@ struct Entry {
     due: Option<Instant>,
     /// Probes in a row after which something had not answered.
     failures: u32,
+    /// Everything answered once.
+    has_answered: bool,
     /// Came while the node was probed.
     wanted_again: bool,
 }
@@ -47,7 +55,8 @@ impl Schedule {
     /// Probes `node` as soon as possible: it is new, its addresses are, or a person asks.
     pub(super) fn now(&mut self, node: &NodeName, now: Instant) {
         let Some(entry) = self.nodes.get_mut(node) else {
-            self.nodes.insert(Arc::clone(node), Entry { due: Some(now), failures: 0, wanted_again: false });
+            let entry = Entry { due: Some(now), failures: 0, has_answered: false, wanted_again: false };
+            self.nodes.insert(Arc::clone(node), entry);
             self.by_time.insert((now, Arc::clone(node)));
             return;
         };
@@ -95,10 +104,13 @@ impl Schedule {
         let usual = interval(self.nodes.len());
         let entry = self.nodes.get_mut(node)?;
         let before = entry.failures;
+        let (retry, told) =
+            if entry.has_answered { (FIRST_RETRY, TOLD) } else { (FIRST_RETRY_OF_NEW, TOLD_OF_NEW) };
         entry.failures = if answered { 0 } else { entry.failures.saturating_add(1) };
+        entry.has_answered |= answered;
         let pause = match entry.failures {
             0 => usual,
-            failures => FIRST_RETRY.saturating_mul(1 << (failures - 1).min(16)).min(usual),
+            failures => retry.saturating_mul(1 << (failures - 1).min(16)).min(usual),
         };
         let pause = if std::mem::take(&mut entry.wanted_again) {
             Duration::ZERO
@@ -107,10 +119,9 @@ impl Schedule {
         };
         entry.due = Some(now + pause);
         self.by_time.insert((now + pause, Arc::clone(node)));
-        // The first failure may be of a node that starts, or whose endpoint does.
-        match (before, entry.failures) {
-            (1, 2) => Some(Turn::Silent),
-            (2.., 0) => Some(Turn::Answers),
+        match entry.failures {
+            0 if before >= told => Some(Turn::Answers),
+            failures if failures == told => Some(Turn::Silent),
             _ => None,
         }
     }
@@ -164,21 +175,41 @@ mod tests {
             schedule.done(&node, answered, 0.5, due);
             (schedule.next().unwrap() - due).as_secs()
         };
-        assert_eq!([false; 6].map(&mut pause), [5, 10, 20, 40, 41, 41]);
+        // It starts, maybe.
+        assert_eq!([false; 8].map(&mut pause), [1, 2, 4, 8, 16, 32, 41, 41]);
         // It answers: as any other, and a later failure begins anew.
-        assert_eq!((pause(true), pause(false)), (41, 5));
+        assert_eq!(pause(true), 41);
+        assert_eq!([false; 6].map(&mut pause), [5, 10, 20, 40, 41, 41]);
     }
 
     #[test]
     fn a_node_that_did_not_answer_twice_is_told_of_once_and_its_return_too() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         schedule.now(&name("a"), now);
-        let told = [false, true, false, false, false, true, true].map(|answered| {
+        let mut tell = |answered| {
             let due = schedule.next().unwrap();
             let node = schedule.take(due).unwrap();
             schedule.done(&node, answered, 0.5, due)
-        });
-        assert_eq!(told, [None, None, None, Some(Turn::Silent), None, Some(Turn::Answers), None]);
+        };
+        let told = [true, false, true, false, false, false, true, true].map(&mut tell);
+        assert_eq!(told, [None, None, None, None, Some(Turn::Silent), None, Some(Turn::Answers), None]);
+    }
+
+    #[test]
+    fn a_node_that_starts_has_time_to() {
+        for answers_at in 1..7u32 {
+            let (mut schedule, now) = (Schedule::default(), Instant::now());
+            schedule.now(&name("a"), now);
+            let told: Vec<_> = (1..=answers_at)
+                .filter_map(|n| {
+                    let due = schedule.next().unwrap();
+                    let node = schedule.take(due).unwrap();
+                    schedule.done(&node, n == answers_at, 0.5, due)
+                })
+                .collect();
+            let expected: &[Turn] = if answers_at > 4 { &[Turn::Silent, Turn::Answers] } else { &[] };
+            assert_eq!(told, expected, "it answers the probe {answers_at}");
+        }
     }
 
     #[test]
