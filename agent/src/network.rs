@@ -181,7 +181,7 @@ impl NodeSide {
         mut serves: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let mut netlink = Netlink::open()?;
-        let mut machine = netlink.read().await?;
+        let mut machine = netlink.read_after(&Machine::default()).await?;
         let mut done: Option<Done> = None;
         loop {
             let view = Arc::clone(&cluster.borrow_and_update());
@@ -213,12 +213,18 @@ impl NodeSide {
             };
             let changed = tokio::select! {
                 changed = netlink.changed() => changed,
-                Ok(()) = cluster.changed() => Ok(()),
+                Ok(()) = cluster.changed() => {
+                    // Pods come and go: the machine need not be read for them.
+                    let news = Arc::clone(&cluster.borrow());
+                    match &done {
+                        Some(done) if done.holds(&news, &machine, may_attach) => continue,
+                        Some(_) | None => Ok(()),
+                    }
+                }
                 Ok(()) = serves.changed(), if !may_attach => Ok(()),
                 () = retry => Ok(()),
             };
-            // Also after news of the cluster: a change of the machine that was being waited for is not lost.
-            machine = match read(&mut netlink, changed).await {
+            machine = match read(&mut netlink, &machine, changed).await {
                 Ok(machine) => machine,
                 Err(error) => {
                     tracing::warn!(%error, "trying again");
@@ -322,10 +328,14 @@ impl Done {
 }
 
 /// The machine after a change; by a new connection where the old one ended.
-async fn read(netlink: &mut Netlink, changed: Result<(), MachineError>) -> Result<Machine, MachineError> {
+async fn read(
+    netlink: &mut Netlink,
+    before: &Machine,
+    changed: Result<(), MachineError>,
+) -> Result<Machine, MachineError> {
     if let Err(error) = changed {
         tracing::warn!(%error, "opening it again");
         *netlink = Netlink::open()?;
     }
-    netlink.read().await
+    netlink.read_after(before).await
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{Stream, StreamExt as _, TryStreamExt as _};
 use portway_datapath::{Addr, Family};
@@ -17,12 +17,15 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
 };
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
+use rtnetlink::sys::AsyncSocket as _;
+use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::task::JoinHandle;
 
 use super::OWNER;
 use crate::endpoints::is_link_name;
 
+/// Reading takes no more than this part of the time, however many routes there are and however often they change.
+const READING_IS_ONE_OF: u32 = 20;
 /// How often everything is read though no change was told.
 const REREAD: Duration = Duration::from_secs(30);
 /// Changes closer together than this are one.
@@ -128,6 +131,10 @@ pub(crate) struct Netlink {
     pub(super) handle: Handle,
     changes: Pin<Box<dyn Stream<Item = ()> + Send>>,
     connection: JoinHandle<()>,
+    /// Something changed since the last reading.
+    is_stale: bool,
+    /// When the last reading ended, and how long it took.
+    pub(super) last_read: (Instant, Duration),
 }
 
 impl Netlink {
@@ -143,27 +150,50 @@ impl Netlink {
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
         ];
-        let (connection, handle, messages) =
+        let (mut connection, handle, messages) =
             new_multicast_connection(&groups).map_err(MachineError::Socket)?;
+        // The kernel itself leaves out what is not asked for: other tables' routes.
+        let socket = connection.socket_mut().socket_mut();
+        socket.set_netlink_get_strict_chk(true).map_err(MachineError::Socket)?;
         let connection = tokio::spawn(connection);
-        Ok(Self { handle, changes: Box::pin(messages.map(|_| ())), connection })
+        let (changes, last_read) = (Box::pin(messages.map(|_| ())), (Instant::now(), Duration::ZERO));
+        Ok(Self { handle, changes, connection, is_stale: false, last_read })
     }
 
-    /// Returns when something may have changed: a short while after a message of the kernel, also of one that says that
-    /// messages were lost, and now and then without one. Dropping the future loses nothing that the next reading would see.
+    /// Returns when something may have changed and it is time to [`Self::read`]: a while after a message of the kernel, also of
+    /// one that says that messages were lost, and now and then without one. Dropping the future loses nothing.
     ///
     /// # Errors
     /// [`MachineError::Ended`]: open anew.
     pub(crate) async fn changed(&mut self) -> Result<(), MachineError> {
-        match tokio::time::timeout(REREAD, self.changes.next()).await {
-            Ok(Some(())) => {
-                tokio::time::sleep(GATHER).await;
-                while let Some(Some(())) = futures_util::FutureExt::now_or_never(self.changes.next()) {}
-                Ok(())
+        let (ended, took) = self.last_read;
+        if !self.is_stale {
+            let told = tokio::time::timeout_at((ended + REREAD).into(), self.changes.next()).await;
+            if told == Ok(None) {
+                return Err(MachineError::Ended);
             }
-            Ok(None) => Err(MachineError::Ended),
-            Err(_) => Ok(()),
+            self.is_stale = true;
         }
+        let time = (ended + took * READING_IS_ONE_OF).max(Instant::now() + GATHER);
+        tokio::time::sleep_until(time.into()).await;
+        while let Some(Some(())) = futures_util::FutureExt::now_or_never(self.changes.next()) {}
+        Ok(())
+    }
+
+    /// As [`Self::read`], of which [`Self::changed`] then knows. Where an interface of `before` seems gone it is read twice:
+    /// the kernel may leave something out of a list that changes meanwhile.
+    ///
+    /// # Errors
+    /// The kernel would not say.
+    pub(crate) async fn read_after(&mut self, before: &Machine) -> Result<Machine, MachineError> {
+        let began = Instant::now();
+        let mut machine = self.read().await?;
+        if before.links.keys().any(|index| !machine.links.contains_key(index)) {
+            machine = self.read().await?;
+        }
+        self.last_read = (Instant::now(), began.elapsed());
+        self.is_stale = false;
+        Ok(machine)
     }
 
     /// Everything as it is.
@@ -185,12 +215,21 @@ impl Netlink {
                 link.addresses.push(addr);
             }
         }
-        let v4 = RouteMessageBuilder::<std::net::Ipv4Addr>::new().table_id(RouteHeader::RT_TABLE_MAIN.into());
-        let v6 = RouteMessageBuilder::<std::net::Ipv6Addr>::new().table_id(RouteHeader::RT_TABLE_MAIN.into());
-        for request in [v4.build(), v6.build()] {
-            let mut routes = self.handle.route().get(request).execute();
-            while let Some(message) = routes.try_next().await.map_err(failed("routes"))? {
-                machine.note_route(&message);
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut main = RouteMessage::default();
+            main.header.address_family = family;
+            main.header.table = RouteHeader::RT_TABLE_MAIN;
+            let mut routes = self.handle.route().get(main).execute();
+            loop {
+                match routes.try_next().await {
+                    Ok(Some(message)) => machine.note_route(&message),
+                    Ok(None) => break,
+                    // There is no table before its first route.
+                    Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -libc::ENOENT => {
+                        break;
+                    }
+                    Err(error) => return Err(failed("routes")(error)),
+                }
             }
         }
         machine.leave_pods_out();
@@ -218,9 +257,7 @@ impl Machine {
             self.own_routes.insert(route);
         }
     }
-}
 
-impl Machine {
     fn leave_pods_out(&mut self) {
         let Self { links, own_routes, default_devices: _ } = self;
         own_routes.retain(|route| match route.way {

@@ -248,7 +248,8 @@ impl Nodes {
                 }
             }
         }
-        if !knows {
+        // Chained interfaces have names of another plugin, and looking at all of them takes long.
+        if !knows || self.network.chaining != Chaining::None {
             return;
         }
         let attached = programs.attached().unwrap_or_else(|error| {
@@ -258,7 +259,7 @@ impl Nodes {
         for attached in attached {
             let name = attached.interface.as_str();
             let is_wanted = all.iter().any(|(_, wanted, _)| *wanted == name);
-            if is_wanted || is_link_name(name) || self.network.chaining != Chaining::None {
+            if is_wanted || is_link_name(name) {
                 continue;
             }
             match programs.detach(name) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use portway_datapath::Addr;
@@ -171,10 +172,27 @@ fn the_machine_is_read_and_a_change_of_it_is_told() {
         assert!(eth0.is_up && eth0.mac.is_some() && eth0.mtu == 1500);
         assert_eq!(machine.default_devices, [eth0.index].into());
         assert!(machine.link("lo").unwrap().is_loopback && machine.link("pw0123456789a").is_none());
-        let limit = std::time::Duration::from_secs(10);
+        let limit = Duration::from_secs(10);
         ip("address add 192.0.2.7/24 dev eth0");
         tokio::time::timeout(limit, netlink.changed()).await.unwrap().unwrap();
         let machine = netlink.read().await.unwrap();
+        assert!(machine.link_of(addr("192.0.2.7")).is_some());
+    });
+}
+
+#[test]
+fn after_a_reading_that_took_long_the_next_one_waits_and_no_change_is_lost() {
+    in_namespace(|| async {
+        let mut netlink = Netlink::open().unwrap();
+        let machine = netlink.read_after(&Machine::default()).await.unwrap();
+        let began = Instant::now();
+        netlink.last_read = (began, Duration::from_millis(30));
+        ip("address add 192.0.2.7/24 dev eth0");
+        // Whoever waits is called away in the meantime.
+        tokio::time::timeout(Duration::from_millis(200), netlink.changed()).await.unwrap_err();
+        tokio::time::timeout(Duration::from_secs(10), netlink.changed()).await.unwrap().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
+        let machine = netlink.read_after(&machine).await.unwrap();
         assert!(machine.link_of(addr("192.0.2.7")).is_some());
     });
 }
