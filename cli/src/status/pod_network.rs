@@ -55,6 +55,9 @@ fn masqueraded(masquerading: &Masquerading) -> String {
 fn reachable(health: &ClusterHealth) -> String {
     let ClusterHealth { reachable, total, interval_seconds, nodes, warnings: _ } = health;
     let unknown = nodes.iter().filter(|node| node.state == "unknown").count();
+    if unknown > 0 && unknown == nodes.len() {
+        return format!("not known yet of {}", counted(*total, "node", "nodes"));
+    }
     let unknown = if unknown == 0 { String::new() } else { format!(", {unknown} not probed yet") };
     format!("{reachable}/{total} reachable{unknown}   (probed every {})", duration(*interval_seconds))
 }
@@ -142,6 +145,18 @@ mod tests {
     #[test]
     fn the_full_status_has_every_path() {
         assert_eq!(full(&network()), include_str!("../../tests/data/pod-network-verbose.txt"));
+    }
+
+    #[test]
+    fn of_nodes_that_were_not_probed_yet_nothing_is_said() {
+        let mut network = network();
+        let health = network.cluster_health.as_mut().unwrap();
+        health.reachable = 0;
+        for node in &mut health.nodes {
+            node.state = "unknown".to_owned();
+        }
+        let text = text(&network);
+        assert!(text.ends_with("Cluster health:   not known yet of 3 nodes\n"), "{text}");
     }
 
     #[test]
