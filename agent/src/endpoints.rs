@@ -6,6 +6,7 @@
 //! attach       what the CNI plugin asks for: made, removed, checked, collected
 //! detach       the end of an endpoint, whoever asks for it
 //! restore      what an earlier agent left, at a start
+//! notes        what the plugin was asked to remove while it did not reach the agent
 //! unknown      pods whose records cannot be read: they keep what they have
 //! removal      the end of all of them, by `portway cleanup`
 //! health       the endpoint that other nodes probe
@@ -26,6 +27,7 @@ mod intact;
 mod kernel;
 mod link;
 mod node_kernel;
+mod notes;
 mod record;
 mod removal;
 mod restore;
@@ -35,7 +37,7 @@ mod tests;
 mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -122,6 +124,8 @@ struct Known {
     busy: BTreeSet<AttachmentId>,
     ipam: Ipam,
     view: Arc<ClusterView>,
+    /// The directory of the plugin's notes.
+    notes: PathBuf,
     /// Programs may be attached.
     serves: bool,
     /// Bytes, of new links.
@@ -151,6 +155,7 @@ impl Endpoints {
             busy: BTreeSet::new(),
             ipam: Ipam::default(),
             view: Arc::default(),
+            notes: PathBuf::new(),
             serves: false,
             mtu: 1500,
             last_id: EndpointId::HEALTH.get(),

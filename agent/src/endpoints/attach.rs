@@ -46,6 +46,7 @@ impl Endpoints {
                 "pods of the host's network are no matter of CNI",
             ));
         }
+        self.forget_note(&request.id)?;
         self.remove_attachment(&request.id, "the container runtime asked for it anew")
             .map_err(|error| failure(&error))?;
         let mut endpoint = self.create(request, cookie)?;

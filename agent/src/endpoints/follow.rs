@@ -90,7 +90,7 @@ impl Endpoints {
     }
 
     /// Removes every endpoint whose link is gone. Their number. One that cannot be removed is in the log, and tried again by
-    /// [`Self::look`].
+    /// the look.
     ///
     /// # Errors
     /// The kernel would not say which links there are.
@@ -131,6 +131,7 @@ impl Endpoints {
 
     /// What is done every so often: goes on with what failed, and puts right what is not as it should be.
     pub(super) fn look(&self) {
+        self.follow_notes();
         self.retry();
         self.remove_unknown_gone();
         self.follow_annotations();

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use portway_cni::deletions;
-
 use super::record::is_link_name;
 use super::{Endpoint, EndpointError, Endpoints, Found, State};
 
@@ -33,7 +31,8 @@ impl Endpoints {
         }
         let links = self.kernel().links()?;
         let mut restored = Restored::default();
-        let noted = self.read_notes(notes);
+        self.known().notes = notes.to_owned();
+        let noted = self.read_notes();
         for mut record in records {
             let is_its = |link: Option<&Found>| {
                 link.is_some_and(|link| {
@@ -66,15 +65,7 @@ impl Endpoints {
             }
         }
         // After the last record that it is about is gone.
-        for (path, id) in noted {
-            let removed =
-                self.remove_attachment(&id, "the container runtime ended the pod while no agent ran");
-            if let Err(error) = removed {
-                tracing::warn!(container = id.container, %error, "what a note of the CNI plugin asks for cannot be done yet");
-            } else if let Err(error) = deletions::done(&path) {
-                tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be removed");
-            }
-        }
+        self.follow_notes();
         let known: BTreeSet<_> = self.list().into_iter().map(|endpoint| endpoint.link.name).collect();
         let links = self.kernel().links()?;
         if unreadable.is_empty() {
@@ -183,21 +174,6 @@ impl Endpoints {
         }
         known.last_id = record.id;
         known.by_id.insert(record.id, record);
-    }
-
-    fn read_notes(&self, directory: &Path) -> Vec<(std::path::PathBuf, portway_cni::protocol::AttachmentId)> {
-        let notes = deletions::notes(directory).unwrap_or_else(|error| {
-            tracing::warn!(directory = %directory.display(), %error, "the notes of the CNI plugin cannot be read");
-            Vec::new()
-        });
-        let read = notes.into_iter().filter_map(|(path, id)| match id {
-            Ok(id) => Some((path, id)),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a note of the CNI plugin cannot be read");
-                None
-            }
-        });
-        read.collect()
     }
 }
 

@@ -57,7 +57,7 @@ impl Node {
         self
     }
 
-    fn notes(&self) -> std::path::PathBuf {
+    fn notes(&self) -> PathBuf {
         self.dir.path().join("notes")
     }
 

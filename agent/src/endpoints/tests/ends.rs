@@ -65,3 +65,27 @@ fn one_endpoint_that_cannot_be_removed_keeps_neither_the_others_nor_the_agent_fr
     endpoints.look();
     assert_eq!((left(&endpoints).len(), node.kernel.traces()), (1, (1, 1, 0, 1)));
 }
+
+#[test]
+fn a_note_of_the_plugin_is_read_while_the_agent_runs_and_is_not_about_a_pod_that_came_after_it() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+        deletions::note(&node.notes(), &id(container)).unwrap();
+    }
+    endpoints.add(&request("b"), &netns()).unwrap();
+    endpoints.look();
+    let left: Vec<_> = endpoints.list().into_iter().map(|it| it.attachment.container).collect();
+    assert_eq!((left, node.kernel.traces()), (vec!["b".to_owned()], (1, 1, 0, 1)));
+    assert!(deletions::notes(&node.notes()).unwrap().is_empty());
+
+    // It stays for as long as what it asks for cannot be done.
+    deletions::note(&node.notes(), &id("b")).unwrap();
+    node.kernel.with(|state| state.refuses = Some("delete_link"));
+    endpoints.look();
+    assert_eq!(deletions::notes(&node.notes()).unwrap().len(), 1);
+    node.kernel.with(|state| state.refuses = None);
+    endpoints.look();
+    assert_eq!((endpoints.list().len(), deletions::notes(&node.notes()).unwrap().len()), (0, 0));
+}
