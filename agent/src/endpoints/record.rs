@@ -217,7 +217,7 @@ pub(super) fn link_name(id: &AttachmentId) -> String {
     format!("pw{:011x}", hash >> 20)
 }
 
-/// Whether an interface has a name that only [`link_name`] gives.
+/// Whether an interface has a name that only `link_name` gives.
 pub fn is_link_name(name: &str) -> bool {
     let digits = name.strip_prefix("pw").unwrap_or_default();
     digits.len() == 11 && digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))

@@ -83,7 +83,11 @@ impl PodReader {
         self.maps.raw(map).for_each(each).map_err(MapError::map(map, "read"))
     }
 
-    pub(super) fn get<K: aya::Pod, V: aya::Pod>(&self, map: PodMapId, key: &K) -> Result<Option<V>, MapError> {
+    pub(super) fn get<K: aya::Pod, V: aya::Pod>(
+        &self,
+        map: PodMapId,
+        key: &K,
+    ) -> Result<Option<V>, MapError> {
         let raw = self.maps.raw(map);
         let mut value = vec![0; raw.value_bytes()];
         let known = raw.lookup(bytes_of(key), &mut value).map_err(MapError::map(map, "read"))?;
