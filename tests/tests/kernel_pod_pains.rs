@@ -204,6 +204,10 @@ fn pain_46_full_packets_fit_whatever_the_way_adds() -> Result<()> {
             let mut client = net.client(&a)?;
             for v6 in [false, true] {
                 let headers = if v6 { 48 } else { 28 };
+                // The nodes ask for each other's link addresses first, and again after a second (RFC 4861, RETRANS_TIMER).
+                eventually(Duration::from_secs(5), "the nodes to know each other", || {
+                    Ok(client.ping(b.address(v6), 8)??)
+                })?;
                 for bytes in [mtu - headers - 1, mtu - headers, mtu - headers + 1, 1472, 1500, 3000] {
                     client.ping(b.address(v6), bytes)?.with_context(|| format!("{bytes} bytes, v6: {v6}"))?;
                 }
