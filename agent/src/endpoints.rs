@@ -51,7 +51,7 @@ use crate::ipam::{Ipam, PoolUse};
 
 pub use health::HealthLinkError;
 pub use kernel::{Found, Kernel, KernelError};
-pub use link::{GATEWAY_V4, GATEWAY_V6, LinkError, ROUTE_PROTOCOL};
+pub use link::{GATEWAY_V4, GATEWAY_V6, LinkError};
 pub use node_kernel::NodeKernel;
 pub use record::{Change, Endpoint, Link, Mac, State, is_link_name};
 pub use removal::{RemovalError, remove, remove_configuration};

@@ -22,6 +22,7 @@ use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use super::{Endpoint, Link, Mac};
+use crate::network::OWNER;
 use inspect::leads_elsewhere;
 pub(super) use inspect::{adopt, differences, find, links};
 pub(super) use netlink::netns_cookie;
@@ -31,8 +32,6 @@ use netlink::{index_of, inside, netlink};
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The same for IPv6.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-/// `proto` of every route that is ours.
-pub const ROUTE_PROTOCOL: u8 = 80;
 
 /// What could not be done with a pod's link.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +95,7 @@ pub(super) fn route(endpoint: &Endpoint) -> Result<(), LinkError> {
         result.map_err(failed("bring up", &link.name))?;
         for addr in &endpoint.addresses {
             neighbour(handle, link.ifindex, *addr, link.pod_mac).await?;
-            let (protocol, scope) = (RouteProtocol::Other(ROUTE_PROTOCOL), RouteScope::Link);
+            let (protocol, scope) = (RouteProtocol::Other(OWNER), RouteScope::Link);
             let message = match addr {
                 IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
                     .destination_prefix(*addr, 32)

@@ -29,12 +29,6 @@ impl EndpointId {
     /// The first one that a pod may have.
     pub const FIRST: Self = Self(2);
 
-    #[inline(always)]
-    pub const fn new(id: u16) -> Self {
-        Self(id)
-    }
-
-    #[inline(always)]
     pub const fn get(self) -> u16 {
         self.0
     }

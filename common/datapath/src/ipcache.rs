@@ -1,10 +1,7 @@
 use crate::Addr;
 
-/// Key data of `pw_ipcache`, an LPM trie: prefixes of [`Addr`], so that an IPv4 prefix has 96 bits more.
-pub type IpcachePrefix = Addr;
-
-/// Value of `pw_ipcache`: what is known of an address outside this node's pods. The longest prefix says everything; shorter
-/// ones are not looked at.
+/// Value of `pw_ipcache`, an LPM trie over prefixes of [`Addr`] (an IPv4 prefix has 96 bits more): what is known of an
+/// address outside this node's pods. The longest prefix says everything; shorter ones are not looked at.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcacheValue {

@@ -50,7 +50,7 @@ pub use endpoint::{EndpointId, EndpointValue, NetnsOptions};
 pub use exchange::{ExchangeKey, ExchangeValue, ReplyKey, ReplyValue, UDP_IDLE_NS};
 pub use flow::{FlowKey, FlowValue, FragmentKey, FragmentValue, NatKey, NatValue};
 pub use frontend::{FrontendKey, FrontendKind, FrontendValue, LocalAddress};
-pub use ipcache::{IpcachePrefix, IpcacheValue};
+pub use ipcache::IpcacheValue;
 pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
 pub use network::{DeviceValue, Direction, NodeNetwork, Reason, Traffic};
