@@ -5,7 +5,7 @@
 use crate::{
     Addr, AffinityKey, AffinityValue, BackendSlot, DeviceValue, EndpointValue, ExchangeKey, ExchangeValue,
     FlowKey, FlowValue, FragmentKey, FragmentValue, FrontendKey, IpcacheValue, NatKey, NatValue, NodeConfig,
-    NodeNetwork, ReplyValue, ServiceName, SocketTranslation, SourceRange, Traffic,
+    NodeNetwork, NumericIdentity, ReplyValue, ServiceName, SocketTranslation, SourceRange, Traffic,
 };
 
 macro_rules! pod {
@@ -34,6 +34,7 @@ pod!(
     NatValue,
     NodeConfig,
     NodeNetwork,
+    NumericIdentity,
     ReplyValue,
     ServiceName,
     SocketTranslation,
