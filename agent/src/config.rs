@@ -8,6 +8,7 @@ mod api_server;
 mod carried_over;
 mod catalogue;
 mod combinations;
+mod identities;
 mod keys;
 mod parse;
 mod pods;
@@ -28,6 +29,7 @@ use portway_runtime::logging::Format;
 
 pub use api_server::ApiServer;
 pub use catalogue::KEYS;
+pub use identities::{Identities, IdentityMode};
 pub use parse::{Cidr, PortRange};
 pub use pods::{
     Chaining, DevicePattern, DevicePatterns, FlowTimeouts, Ipam, NodeHealth, PodNetwork, Routing,

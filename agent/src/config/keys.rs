@@ -1,3 +1,4 @@
+pub(super) mod identities;
 pub(super) mod pods;
 
 use portway_runtime::config::{Class, Key, Kind, Off};

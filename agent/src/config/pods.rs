@@ -10,6 +10,7 @@ use portway_datapath::layout::PodSizes;
 use portway_runtime::config::{Invalid, Reader, parse_duration};
 
 use self::switch::Switch;
+use super::identities::{self, Identities};
 use super::parse::{self, Cidr};
 
 /// The least MTU of an interface that carries IPv6 (RFC 8200, section 5).
@@ -44,6 +45,7 @@ pub struct PodNetwork {
     pub verify_source: bool,
     /// `None`: nodes are not probed.
     pub node_health: Option<NodeHealth>,
+    pub identities: Identities,
     /// What a pod that reaches itself by a service sees as its client.
     pub hairpin_v4: Ipv4Addr,
     pub hairpin_v6: Ipv6Addr,
@@ -193,6 +195,7 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<PodNetwork> 
         },
         verify_source: reader.bool("enable-source-ip-verification"),
         node_health: probes.then_some(health),
+        identities: identities::read(reader),
         hairpin_v4: reader
             .parse("ipv4-service-loopback-address", loopback_v4)
             .unwrap_or(Ipv4Addr::new(169, 254, 42, 1)),

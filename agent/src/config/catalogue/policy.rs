@@ -95,8 +95,6 @@ pub(super) const DETAILS: &[Key] = &details(
         ("bpf-policy-stats-map-max", "65536"),
         ("bpf-auth-map-max", "524288"),
         ("bpf-filter-priority", "1"),
-        ("identity-management-mode", "agent"),
-        ("identity-change-grace-period", "5s"),
         ("identity-restore-grace-period", "30s"),
         ("identity-allocation-sync-interval", "5m"),
         ("identity-allocation-timeout", "2m"),

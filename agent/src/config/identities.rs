@@ -1,0 +1,61 @@
+//! How pods get their identities.
+
+use std::time::Duration;
+
+use portway_runtime::config::{Invalid, Reader, parse_duration};
+
+/// The longest grace that can be asked for: nobody waits so long for other nodes to hear of a change.
+const LONGEST_GRACE: Duration = Duration::from_secs(600);
+
+/// Identities, where there is a pod network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identities {
+    pub mode: IdentityMode,
+    /// How long the number that an endpoint had before stays claimed.
+    pub change_grace: Duration,
+}
+
+/// `identity-management-mode`: who makes CiliumIdentity objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityMode {
+    /// The agents.
+    Agent,
+    /// The operator alone: agents wait for it.
+    Operator,
+    /// Both: the agents do not wait.
+    Both,
+}
+
+impl IdentityMode {
+    /// Whether this agent makes objects.
+    pub const fn agent_claims(self) -> bool {
+        match self {
+            Self::Agent | Self::Both => true,
+            Self::Operator => false,
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Operator => "operator",
+            Self::Both => "both",
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
+    let mode = match reader.text("identity-management-mode").as_str() {
+        "operator" => IdentityMode::Operator,
+        "both" => IdentityMode::Both,
+        _ => IdentityMode::Agent,
+    };
+    let grace = |value: &str| {
+        let parsed = parse_duration(value).ok().filter(|duration| *duration <= LONGEST_GRACE);
+        parsed.ok_or_else(|| Invalid::new("a duration of at most 10m, such as 5s", "write 5s (the default)"))
+    };
+    Identities {
+        mode,
+        change_grace: reader.parse("identity-change-grace-period", grace).unwrap_or(Duration::from_secs(5)),
+    }
+}
