@@ -17,6 +17,7 @@
 pub mod cluster;
 pub mod ipcache;
 pub mod k8s;
+pub mod labels;
 pub mod loadbalancer;
 pub mod node;
 pub mod plan;
