@@ -173,9 +173,10 @@ fn exists(object: &Regarding, manifests: &Manifests) -> bool {
 
 const fn api_version(kind: ObjectKind) -> &'static str {
     match kind {
-        ObjectKind::Service | ObjectKind::Pod | ObjectKind::Node => "v1",
+        ObjectKind::Service | ObjectKind::Pod | ObjectKind::Namespace | ObjectKind::Node => "v1",
         ObjectKind::EndpointSlice => "discovery.k8s.io/v1",
-        ObjectKind::CiliumNode => "cilium.io/v2",
+        ObjectKind::CiliumNode | ObjectKind::CiliumIdentity | ObjectKind::CiliumEndpoint => "cilium.io/v2",
+        ObjectKind::CiliumEndpointSlice => "cilium.io/v2alpha1",
     }
 }
 

@@ -172,9 +172,16 @@ impl Metrics {
                 self.terminating_endpoints.inc_by(terminating as u64);
                 return;
             }
-            Event::Apply(Object::Pod(_) | Object::Node(_) | Object::CiliumNode(_)) | Event::Delete(_) => {
-                return;
-            }
+            Event::Apply(
+                Object::Pod(_)
+                | Object::Namespace(_)
+                | Object::Node(_)
+                | Object::CiliumNode(_)
+                | Object::CiliumIdentity(_)
+                | Object::CiliumEndpoint(_)
+                | Object::CiliumEndpointSlice(_),
+            )
+            | Event::Delete(_) => return,
         };
         self.services_events.with_label_values(&[action]).inc();
     }

@@ -198,7 +198,11 @@ fn resource(kind: ObjectKind, node: &str, proxy_name: &str, all_nodes: bool) -> 
         ObjectKind::Pod => {
             ("/api/v1/pods", Resource::selecting("fieldSelector", &format!("spec.nodeName={node}")))
         }
+        ObjectKind::Namespace => ("/api/v1/namespaces", String::new()),
         ObjectKind::CiliumNode => ("/apis/cilium.io/v2/ciliumnodes", String::new()),
+        ObjectKind::CiliumIdentity => ("/apis/cilium.io/v2/ciliumidentities", String::new()),
+        ObjectKind::CiliumEndpoint => ("/apis/cilium.io/v2/ciliumendpoints", String::new()),
+        ObjectKind::CiliumEndpointSlice => ("/apis/cilium.io/v2alpha1/ciliumendpointslices", String::new()),
         ObjectKind::Node if all_nodes => ("/api/v1/nodes", String::new()),
         ObjectKind::Node => {
             ("/api/v1/nodes", Resource::selecting("fieldSelector", &format!("metadata.name={node}")))

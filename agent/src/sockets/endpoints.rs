@@ -38,7 +38,14 @@ impl Endpoints {
                 true
             }
             Event::Apply(Object::Pod(pod)) => self.set_pod(Arc::clone(&pod.name), Some(pod)),
-            Event::Apply(Object::Node(_) | Object::CiliumNode(_)) => false,
+            Event::Apply(
+                Object::Namespace(_)
+                | Object::Node(_)
+                | Object::CiliumNode(_)
+                | Object::CiliumIdentity(_)
+                | Object::CiliumEndpoint(_)
+                | Object::CiliumEndpointSlice(_),
+            ) => false,
             Event::Delete(ObjectKey { kind, name, uid }) => match kind {
                 ObjectKind::EndpointSlice => self.set_slice(name, None),
                 ObjectKind::Service => {
@@ -49,7 +56,12 @@ impl Endpoints {
                     let late = |pod: &Arc<Pod>| !uid.is_empty() && pod.uid != uid;
                     !self.pods.get(&name).is_some_and(late) && self.set_pod(name, None)
                 }
-                ObjectKind::Node | ObjectKind::CiliumNode => false,
+                ObjectKind::Namespace
+                | ObjectKind::Node
+                | ObjectKind::CiliumNode
+                | ObjectKind::CiliumIdentity
+                | ObjectKind::CiliumEndpoint
+                | ObjectKind::CiliumEndpointSlice => false,
             },
         }
     }

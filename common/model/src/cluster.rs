@@ -48,7 +48,14 @@ impl Cluster {
                 self.renew(&node.name)
             }
             Event::Apply(Object::Pod(pod)) => self.set_pod(pod),
-            Event::Apply(Object::Service(_) | Object::EndpointSlice(_)) => false,
+            Event::Apply(
+                Object::Service(_)
+                | Object::EndpointSlice(_)
+                | Object::Namespace(_)
+                | Object::CiliumIdentity(_)
+                | Object::CiliumEndpoint(_)
+                | Object::CiliumEndpointSlice(_),
+            ) => false,
             Event::Delete(ObjectKey { kind, name, uid }) => match kind {
                 ObjectKind::Node => {
                     self.nodes.remove(name);
@@ -59,7 +66,12 @@ impl Cluster {
                     self.renew(name)
                 }
                 ObjectKind::Pod => self.remove_pod(name, uid),
-                ObjectKind::Service | ObjectKind::EndpointSlice => false,
+                ObjectKind::Service
+                | ObjectKind::EndpointSlice
+                | ObjectKind::Namespace
+                | ObjectKind::CiliumIdentity
+                | ObjectKind::CiliumEndpoint
+                | ObjectKind::CiliumEndpointSlice => false,
             },
         }
     }

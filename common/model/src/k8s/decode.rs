@@ -10,7 +10,8 @@ use super::document::{self, Head, Item, Said};
 use super::field::{Misfit, Refusals, Shape, mend};
 use super::raw;
 use super::{
-    CiliumNode, EndpointSlice, Format, ManifestError, Names, Node, Object, ObjectKind, Pod, Reject, Service,
+    CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode, EndpointSlice, Format, ManifestError,
+    Names, Namespace, Node, Object, ObjectKind, Pod, Reject, Service,
 };
 
 /// What a file has.
@@ -56,8 +57,12 @@ pub(super) fn object(item: &Item<'_>, names: &mut Names, rejects: &mut Vec<Rejec
         Service::NAME => of_kind::<Service>(item.text, api_version, names, rejects),
         EndpointSlice::NAME => of_kind::<EndpointSlice>(item.text, api_version, names, rejects),
         Pod::NAME => of_kind::<Pod>(item.text, api_version, names, rejects),
+        Namespace::NAME => of_kind::<Namespace>(item.text, api_version, names, rejects),
         Node::NAME => of_kind::<Node>(item.text, api_version, names, rejects),
         CiliumNode::NAME => of_kind::<CiliumNode>(item.text, api_version, names, rejects),
+        CiliumIdentity::NAME => of_kind::<CiliumIdentity>(item.text, api_version, names, rejects),
+        CiliumEndpoint::NAME => of_kind::<CiliumEndpoint>(item.text, api_version, names, rejects),
+        CiliumEndpointSlice::NAME => of_kind::<CiliumEndpointSlice>(item.text, api_version, names, rejects),
         _ => None,
     }
 }
@@ -75,8 +80,18 @@ pub(super) fn of_the_kind(
             of_kind::<EndpointSlice>(text, EndpointSlice::API_VERSION, names, rejects)
         }
         ObjectKind::Pod => of_kind::<Pod>(text, Pod::API_VERSION, names, rejects),
+        ObjectKind::Namespace => of_kind::<Namespace>(text, Namespace::API_VERSION, names, rejects),
         ObjectKind::Node => of_kind::<Node>(text, Node::API_VERSION, names, rejects),
         ObjectKind::CiliumNode => of_kind::<CiliumNode>(text, CiliumNode::API_VERSION, names, rejects),
+        ObjectKind::CiliumIdentity => {
+            of_kind::<CiliumIdentity>(text, CiliumIdentity::API_VERSION, names, rejects)
+        }
+        ObjectKind::CiliumEndpoint => {
+            of_kind::<CiliumEndpoint>(text, CiliumEndpoint::API_VERSION, names, rejects)
+        }
+        ObjectKind::CiliumEndpointSlice => {
+            of_kind::<CiliumEndpointSlice>(text, CiliumEndpointSlice::API_VERSION, names, rejects)
+        }
     }
 }
 
@@ -90,7 +105,10 @@ fn identify<'i>(item: &'i Item<'_>, rejects: &mut Vec<Reject>) -> Option<(&'i st
         rejects.push(Reject {
             name: name_of(
                 item.text,
-                matches!(said.as_str(), Service::NAME | EndpointSlice::NAME | Pod::NAME),
+                matches!(
+                    said.as_str(),
+                    Service::NAME | EndpointSlice::NAME | Pod::NAME | CiliumEndpoint::NAME
+                ),
             ),
             kind: said,
             field: field.to_owned(),

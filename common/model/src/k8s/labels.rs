@@ -40,7 +40,11 @@ fn usable<'v>(
     let (prefix, name) = key.split_once('/').map_or((None, &**key), |(prefix, name)| (Some(prefix), name));
     let is_prefix = prefix.is_none_or(|prefix| (1..=LONGEST_PREFIX).contains(&prefix.len()));
     let mut refuse = |value: &str, reason: &str| {
-        refusals.push(format!("metadata.labels[{key}]"), value, format!("{reason}; the label is left out"));
+        refusals.push(
+            format!("metadata.labels[{}]", &**key),
+            value,
+            format!("{reason}; the label is left out"),
+        );
         None
     };
     match value {

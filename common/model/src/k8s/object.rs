@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
-use portway_datapath::{Addr, Family, Port, Protocol};
+use portway_datapath::{Addr, Family, NumericIdentity, Port, Protocol};
 
+use super::{Namespace, Uid};
+use crate::labels::Labels;
 use crate::node::Prefix;
 
 /// The kinds that Portway reads.
@@ -10,16 +12,24 @@ pub enum ObjectKind {
     Service,
     EndpointSlice,
     Pod,
+    Namespace,
     Node,
     CiliumNode,
+    CiliumIdentity,
+    CiliumEndpoint,
+    CiliumEndpointSlice,
 }
 
 impl ObjectKind {
     /// Whether objects of the kind are in a namespace.
     pub const fn is_namespaced(self) -> bool {
         match self {
-            Self::Service | Self::EndpointSlice | Self::Pod => true,
-            Self::Node | Self::CiliumNode => false,
+            Self::Service | Self::EndpointSlice | Self::Pod | Self::CiliumEndpoint => true,
+            Self::Namespace
+            | Self::Node
+            | Self::CiliumNode
+            | Self::CiliumIdentity
+            | Self::CiliumEndpointSlice => false,
         }
     }
 
@@ -29,8 +39,12 @@ impl ObjectKind {
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
             Self::Pod => "Pod",
+            Self::Namespace => "Namespace",
             Self::Node => "Node",
             Self::CiliumNode => "CiliumNode",
+            Self::CiliumIdentity => "CiliumIdentity",
+            Self::CiliumEndpoint => "CiliumEndpoint",
+            Self::CiliumEndpointSlice => "CiliumEndpointSlice",
         }
     }
 }
@@ -52,8 +66,12 @@ pub enum Object {
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
     Pod(Arc<Pod>),
+    Namespace(Arc<Namespace>),
     Node(Arc<Node>),
     CiliumNode(Arc<CiliumNode>),
+    CiliumIdentity(Arc<CiliumIdentity>),
+    CiliumEndpoint(Arc<CiliumEndpoint>),
+    CiliumEndpointSlice(Arc<CiliumEndpointSlice>),
 }
 
 impl Object {
@@ -62,8 +80,12 @@ impl Object {
             Self::Service(_) => ObjectKind::Service,
             Self::EndpointSlice(_) => ObjectKind::EndpointSlice,
             Self::Pod(_) => ObjectKind::Pod,
+            Self::Namespace(_) => ObjectKind::Namespace,
             Self::Node(_) => ObjectKind::Node,
             Self::CiliumNode(_) => ObjectKind::CiliumNode,
+            Self::CiliumIdentity(_) => ObjectKind::CiliumIdentity,
+            Self::CiliumEndpoint(_) => ObjectKind::CiliumEndpoint,
+            Self::CiliumEndpointSlice(_) => ObjectKind::CiliumEndpointSlice,
         }
     }
 
@@ -73,15 +95,26 @@ impl Object {
             Self::Service(service) => &service.name,
             Self::EndpointSlice(slice) => &slice.name,
             Self::Pod(pod) => &pod.name,
+            Self::Namespace(namespace) => &namespace.name,
             Self::Node(node) => &node.name,
             Self::CiliumNode(node) => &node.name,
+            Self::CiliumIdentity(identity) => &identity.name,
+            Self::CiliumEndpoint(endpoint) => &endpoint.name,
+            Self::CiliumEndpointSlice(slice) => &slice.name,
         }
     }
 
     pub fn key(&self) -> ObjectKey {
         let uid = match self {
             Self::Pod(pod) => Arc::clone(&pod.uid),
-            Self::Service(_) | Self::EndpointSlice(_) | Self::Node(_) | Self::CiliumNode(_) => Arc::from(""),
+            Self::Service(_)
+            | Self::EndpointSlice(_)
+            | Self::Namespace(_)
+            | Self::Node(_)
+            | Self::CiliumNode(_)
+            | Self::CiliumIdentity(_)
+            | Self::CiliumEndpoint(_)
+            | Self::CiliumEndpointSlice(_) => Arc::from(""),
         };
         ObjectKey { kind: self.kind(), name: Arc::clone(self.name()), uid }
     }
@@ -200,7 +233,7 @@ pub struct Hints {
     pub nodes: Box<[Arc<str>]>,
 }
 
-/// A Pod v1, as far as its host ports and its own network are concerned.
+/// A Pod v1, as far as its host ports, its own network and its identity are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// `namespace/name`.
@@ -217,6 +250,10 @@ pub struct Pod {
     pub ips: Box<[Addr]>,
     /// Of containers and of restartable init containers. Empty for a pod in the node's network namespace.
     pub host_ports: Box<[HostPort]>,
+    /// Sorted by their keys.
+    pub labels: Box<[(Arc<str>, Arc<str>)]>,
+    /// `spec.serviceAccountName`.
+    pub service_account: Option<Arc<str>>,
     /// Annotations of Portway's, with their names, that say how its network is.
     pub annotations: Box<[(&'static str, Arc<str>)]>,
 }
@@ -270,4 +307,76 @@ pub struct CiliumNode {
     pub pod_cidrs: Box<[Prefix]>,
     /// `spec.health`.
     pub health: Box<[Addr]>,
+}
+
+/// A CiliumIdentity cilium.io/v2: which labels a number means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumIdentity {
+    /// The number in decimal.
+    pub name: Arc<str>,
+    pub number: NumericIdentity,
+    pub uid: Uid,
+    /// `metadata.resourceVersion`, for preconditions; 0 where it has none.
+    pub version: u64,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created: Option<i64>,
+    /// `security-labels`.
+    pub labels: Labels,
+    /// Annotation `io.cilium.heartbeat`: it is going to be deleted unless somebody uses it.
+    pub heartbeat: Option<Arc<str>>,
+}
+
+/// A CiliumEndpoint cilium.io/v2: who has an address. There is one for each pod of the cluster, so it is small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumEndpoint {
+    /// `namespace/name`, which are the pod's.
+    pub name: Arc<str>,
+    pub uid: Uid,
+    /// Of the Pod among `metadata.ownerReferences`.
+    pub pod_uid: Uid,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created: Option<i64>,
+    /// `status.networking`.
+    pub addresses: EndpointAddresses,
+    /// `status.identity.id`; unknown where there is none yet.
+    pub identity: NumericIdentity,
+    /// `status.id`, which is the node's own number of it; 0 where it has none.
+    pub endpoint_id: u16,
+    /// `status.state` is `ready`.
+    pub is_ready: bool,
+}
+
+/// Where an endpoint is: `networking` of a CiliumEndpoint or of an element of a CiliumEndpointSlice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointAddresses {
+    pub ipv4: Option<Addr>,
+    pub ipv6: Option<Addr>,
+    /// The address of its node.
+    pub node: Option<Addr>,
+}
+
+impl EndpointAddresses {
+    /// The endpoint's own.
+    pub fn iter(&self) -> impl Iterator<Item = Addr> {
+        self.ipv4.into_iter().chain(self.ipv6)
+    }
+}
+
+/// A CiliumEndpointSlice cilium.io/v2alpha1: CiliumEndpoints of a namespace, gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumEndpointSlice {
+    pub name: Arc<str>,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created: Option<i64>,
+    pub endpoints: Box<[CoreEndpoint]>,
+}
+
+/// An element of a CiliumEndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreEndpoint {
+    /// `namespace/name`, which are the pod's.
+    pub name: Arc<str>,
+    /// Unknown where there is none yet.
+    pub identity: NumericIdentity,
+    pub addresses: EndpointAddresses,
 }

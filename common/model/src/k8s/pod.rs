@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::decode::{self, Kind};
 use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{HostPort, Names, Object, Pod, raw};
+use super::{HostPort, Names, Object, Pod, labels, raw};
 
 /// `"false"`: the pod's sockets are left alone, and services are translated at its interface.
 pub const SOCKET_LB: &str = "portway.io/socket-lb";
@@ -36,7 +36,12 @@ impl Kind for Pod {
                 read_on: &[],
             },
         ],
-        fields: &["metadata.annotations", "metadata.creationTimestamp"],
+        fields: &[
+            "metadata.annotations",
+            "metadata.creationTimestamp",
+            "metadata.labels",
+            "spec.serviceAccountName",
+        ],
         never_absent: None,
     };
 
@@ -45,12 +50,13 @@ impl Kind for Pod {
     }
 
     fn object(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
-        pod(&raw, names, refusals).map(|pod| Object::Pod(pod.into()))
+        pod(raw, names, refusals).map(|pod| Object::Pod(pod.into()))
     }
 }
 
-fn pod(raw: &raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Pod> {
-    let metadata = raw.metadata.as_ref();
+fn pod(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Pod> {
+    let (metadata, labels) = raw.metadata.map(raw::LabelledMetadata::take).unzip();
+    let metadata = metadata.as_ref();
     let name = decode::namespaced_name(metadata, names, refusals)?;
     let (spec, status) = (raw.spec.as_ref(), raw.status.as_ref());
     let in_node_network = spec.is_some_and(|s| s.host_network == Some(true));
@@ -71,6 +77,11 @@ fn pod(raw: &raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Op
         live: !matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
         ips,
         host_ports: host_ports.into(),
+        labels: labels::labels(labels.unwrap_or_default(), names, refusals),
+        service_account: spec
+            .and_then(|s| s.service_account_name.as_deref())
+            .filter(|account| !account.is_empty())
+            .map(|account| names.get(account)),
         annotations: annotations(metadata),
         name,
     })

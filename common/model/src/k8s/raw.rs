@@ -8,8 +8,15 @@ use std::ops::Deref;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
+mod cilium;
+mod labels;
 mod node;
 
+pub(super) use cilium::{
+    AddressPair, CiliumEndpoint, CiliumEndpointNetworking, CiliumEndpointSlice, CiliumIdentity,
+    CiliumMetadata, CoreEndpoint,
+};
+pub(super) use labels::{AllLabels, LabelValue, LabelledMetadata, Namespace};
 pub(super) use node::{CiliumNode, CiliumNodeHealth, Node, NodeAddress, Taint};
 
 /// A string that is borrowed from the text unless it has escapes; serde's own `Cow` is borrowed only where it
@@ -58,7 +65,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 /// A list whose unusable elements are null.
 pub(super) type List<T> = Option<Vec<Option<T>>>;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object", remote = "Self")]
 pub(super) struct Metadata<'a> {
     #[serde(borrow)]
@@ -252,7 +259,7 @@ pub(super) struct Hint<'a> {
 #[serde(expecting = "an object", remote = "Self")]
 pub(super) struct Pod<'a> {
     #[serde(borrow)]
-    pub(super) metadata: Option<Metadata<'a>>,
+    pub(super) metadata: Option<LabelledMetadata<'a>>,
     #[serde(borrow)]
     pub(super) spec: Option<PodSpec<'a>>,
     #[serde(borrow)]
@@ -264,6 +271,8 @@ pub(super) struct Pod<'a> {
 pub(super) struct PodSpec<'a> {
     #[serde(borrow)]
     pub(super) node_name: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) service_account_name: Option<Text<'a>>,
     pub(super) host_network: Option<bool>,
     #[serde(borrow)]
     pub(super) containers: List<Container<'a>>,

@@ -91,7 +91,13 @@ impl LoadBalancer {
                     self.set_zone(node.zone.clone());
                 }
             }
-            Event::Apply(Object::CiliumNode(_)) => {}
+            Event::Apply(
+                Object::Namespace(_)
+                | Object::CiliumNode(_)
+                | Object::CiliumIdentity(_)
+                | Object::CiliumEndpoint(_)
+                | Object::CiliumEndpointSlice(_),
+            ) => {}
             Event::Delete(ObjectKey { kind, name, uid }) => match kind {
                 ObjectKind::Service => self.set_service(name, None),
                 ObjectKind::EndpointSlice => self.set_slice(&name, None),
@@ -101,7 +107,11 @@ impl LoadBalancer {
                         self.set_pod(name, None);
                     }
                 }
-                ObjectKind::CiliumNode => {}
+                ObjectKind::Namespace
+                | ObjectKind::CiliumNode
+                | ObjectKind::CiliumIdentity
+                | ObjectKind::CiliumEndpoint
+                | ObjectKind::CiliumEndpointSlice => {}
                 ObjectKind::Node => {
                     if name == self.config.node_name {
                         self.set_zone(None);

@@ -216,14 +216,12 @@ impl Identity {
         };
         let name = field(|m| m.name.as_deref());
         let namespace = field(|m| m.namespace.as_deref());
-        let name = match kind {
-            ObjectKind::Node | ObjectKind::CiliumNode => name.to_owned(),
-            ObjectKind::Service | ObjectKind::EndpointSlice | ObjectKind::Pod if name.is_empty() => {
-                String::new()
-            }
-            ObjectKind::Service | ObjectKind::EndpointSlice | ObjectKind::Pod => {
+        let name = match name {
+            "" => String::new(),
+            name if kind.is_namespaced() => {
                 format!("{}/{name}", if namespace.is_empty() { "default" } else { namespace })
             }
+            name => name.to_owned(),
         };
         Self {
             name,
