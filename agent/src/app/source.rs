@@ -13,7 +13,8 @@ use portway_runtime::kubernetes::WatchEvent;
 use super::metrics::Metrics;
 use super::watches::Watches;
 use crate::api;
-use crate::config::Config;
+use crate::config::{Config, Ipam};
+use crate::identities;
 use directory::{Files, Told};
 use watched::Kinds;
 pub(super) use watched::{KINDS, watched_kinds};
@@ -54,6 +55,8 @@ pub(super) struct Sources {
     /// This node, as it was told of last.
     node: Option<std::sync::Arc<Node>>,
     node_name: String,
+    /// CiliumNodes say where pods are.
+    has_pool: bool,
 }
 
 impl Sources {
@@ -67,6 +70,7 @@ impl Sources {
             batch_bytes: 0,
             node: None,
             node_name: config.node_name.clone(),
+            has_pool: config.pod_network.as_ref().is_some_and(|network| network.ipam == Ipam::ClusterPool),
         }
     }
 
@@ -89,9 +93,24 @@ impl Sources {
     pub(super) fn knows_cluster(&self) -> (bool, bool) {
         let Synced { directory, node, pods, .. } = self.synced();
         let directory = directory && self.silent_files() == 0;
-        let pools =
-            self.api_server.as_ref().is_none_or(|(kinds, _)| kinds.has_synced(ObjectKind::CiliumNode));
+        let pools = !self.has_pool
+            || self.api_server.as_ref().is_none_or(|(kinds, _)| kinds.has_synced(ObjectKind::CiliumNode));
         (directory && node && pools, directory && pods)
+    }
+
+    /// Of which kinds that identities are made of every source has told everything.
+    pub(super) fn knows_identities(&self) -> identities::Synced {
+        let directory = self.synced().directory && self.silent_files() == 0;
+        let kinds = self.api_server.as_ref().map(|(kinds, _)| kinds);
+        let kind = |kind| directory && kinds.is_none_or(|kinds| kinds.has_synced(kind));
+        identities::Synced {
+            namespaces: kind(ObjectKind::Namespace),
+            pods: kind(ObjectKind::Pod),
+            nodes: kind(ObjectKind::Node) && kind(ObjectKind::CiliumNode),
+            identities: kind(ObjectKind::CiliumIdentity),
+            endpoints: kind(ObjectKind::CiliumEndpoint) && kind(ObjectKind::CiliumEndpointSlice),
+            api_server: kind(ObjectKind::EndpointSlice),
+        }
     }
 
     /// What has not synced yet, for people.

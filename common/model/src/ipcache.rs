@@ -106,9 +106,14 @@ impl Options {
     const fn prefixes_field(&self) -> &'static str {
         match self.prefixes_of {
             ObjectKind::CiliumNode => "spec.ipam.podCIDRs",
-            ObjectKind::Service | ObjectKind::EndpointSlice | ObjectKind::Pod | ObjectKind::Node => {
-                "spec.podCIDRs"
-            }
+            ObjectKind::Service
+            | ObjectKind::EndpointSlice
+            | ObjectKind::Pod
+            | ObjectKind::Namespace
+            | ObjectKind::Node
+            | ObjectKind::CiliumIdentity
+            | ObjectKind::CiliumEndpoint
+            | ObjectKind::CiliumEndpointSlice => "spec.podCIDRs",
         }
     }
 }

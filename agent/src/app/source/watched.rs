@@ -6,21 +6,33 @@ use portway_model::k8s::{Change, Manifests, ObjectKind, Watched};
 use portway_runtime::kubernetes::WatchEvent;
 use serde_json::value::RawValue;
 
-use crate::config::{Config, Ipam};
+use crate::config::Config;
 
 /// The kinds that may be watched.
-pub(in crate::app) const KINDS: [ObjectKind; 5] = [
+pub(in crate::app) const KINDS: [ObjectKind; 9] = [
     ObjectKind::Service,
     ObjectKind::EndpointSlice,
     ObjectKind::Pod,
+    ObjectKind::Namespace,
     ObjectKind::Node,
     ObjectKind::CiliumNode,
+    ObjectKind::CiliumIdentity,
+    ObjectKind::CiliumEndpoint,
+    ObjectKind::CiliumEndpointSlice,
 ];
 
-/// The kinds that are watched. Of CiliumNodes the pool alone is of use.
+/// The kinds that are watched: those of identities where there is a pod network. Slices take the place of the
+/// endpoints that they gather.
 pub(in crate::app) fn watched_kinds(config: &Config) -> impl Iterator<Item = ObjectKind> {
-    let has_pool = config.pod_network.as_ref().is_some_and(|network| network.ipam == Ipam::ClusterPool);
-    KINDS.into_iter().filter(move |kind| *kind != ObjectKind::CiliumNode || has_pool)
+    let identities = config.pod_network.as_ref().map(|network| &network.identities);
+    let slices = identities.is_some_and(|identities| identities.endpoint_slices);
+    let is_watched = move |kind: &ObjectKind| match kind {
+        ObjectKind::Service | ObjectKind::EndpointSlice | ObjectKind::Pod | ObjectKind::Node => true,
+        ObjectKind::Namespace | ObjectKind::CiliumNode | ObjectKind::CiliumIdentity => identities.is_some(),
+        ObjectKind::CiliumEndpoint => identities.is_some() && !slices,
+        ObjectKind::CiliumEndpointSlice => slices,
+    };
+    KINDS.into_iter().filter(is_watched)
 }
 
 /// How far the owner has come with each kind: a watch may be ahead of it.

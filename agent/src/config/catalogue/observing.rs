@@ -129,7 +129,6 @@ pub(super) const RETIRED: &[Key] = &retired(
         ("agent-health-require-k8s-connectivity", "true"),
         ("agent-liveness-update-interval", "1s"),
         ("api-rate-limit", ""),
-        ("crd-wait-timeout", "5m"),
         ("dynamic-lifecycle-config", "[]"),
         ("enable-dynamic-lifecycle-manager", "false"),
         ("enable-drift-checker", "true"),

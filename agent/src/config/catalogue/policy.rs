@@ -107,7 +107,6 @@ pub(super) const DETAILS: &[Key] = &details(
         ("fixed-identity-mapping", ""),
         ("enable-well-known-identities", "true"),
         ("enable-remote-node-identity", "true"),
-        ("enable-cilium-endpoint-slice", "false"),
         ("disable-endpoint-crd", "false"),
         ("endpoint-gc-interval", "5m"),
         ("endpoint-queue-size", "25"),

@@ -22,4 +22,18 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "5s",
         "How long the number that a pod had before its labels changed stays claimed",
     ),
+    key(
+        IDENTITIES,
+        "enable-cilium-endpoint-slice",
+        Kind::Bool,
+        "false",
+        "Addresses of other nodes' pods are read from CiliumEndpointSlices, which the operator gathers them in",
+    ),
+    key(
+        IDENTITIES,
+        "crd-wait-timeout",
+        Kind::Text("a duration of at most 1h, such as 5m"),
+        "5m",
+        "How long CustomResourceDefinitions may be missing at a start before that is an error; services are served meanwhile",
+    ),
 ];
