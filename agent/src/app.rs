@@ -42,6 +42,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{self, Config, Loaded};
+use crate::ipcache::Ipcache;
 use crate::lock::Lock;
 use crate::{endpoints, network, node};
 use audit::AuditMetrics;
@@ -133,10 +134,12 @@ async fn serve(
             let (name, endpoints) = (api.setting("cluster-name"), api.endpoints());
             metrics.watch_pods(api.endpoints())?;
             api.show_pods(Pods::start(&config, network, name, cluster, endpoints, &metrics, drain()?)?);
+            let ipcache = Ipcache::new(network.tunnel_port().is_some(), config.ipv4 && config.ipv6);
             let ended = network::spawn(network::Inputs {
                 config: Arc::clone(&config),
                 network: network.clone(),
                 owner: from_owner,
+                ipcache,
                 endpoints: api.endpoints(),
                 flows: Arc::clone(&metrics.flows),
                 starting: readiness.task("the pod network"),

@@ -12,6 +12,7 @@ pub mod conntrack;
 pub mod endpoints;
 pub mod health;
 pub mod ipam;
+pub mod ipcache;
 pub mod lock;
 pub mod maps;
 pub mod network;

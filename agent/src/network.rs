@@ -31,6 +31,7 @@ use crate::cni::Pods;
 use crate::config::{Config, PodNetwork};
 use crate::conntrack::Conntrack;
 use crate::endpoints::{Endpoints, NodeKernel};
+use crate::ipcache::Ipcache;
 use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
 use machine::{Machine, MachineError, Netlink};
@@ -72,6 +73,7 @@ pub(crate) struct Inputs {
     pub(crate) config: Arc<Config>,
     pub(crate) network: PodNetwork,
     pub(crate) owner: FromOwner,
+    pub(crate) ipcache: Ipcache,
     /// Where the API finds the endpoints, as soon as they are known.
     pub(crate) endpoints: Arc<OnceLock<Endpoints>>,
     /// The same of flows.
@@ -98,10 +100,10 @@ pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::
 fn run(inputs: Inputs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    let Inputs { config, network, owner, endpoints, flows, starting, mut drain } = inputs;
+    let Inputs { config, network, owner, ipcache, endpoints, flows, starting, mut drain } = inputs;
     runtime.block_on(async {
         tokio::select! {
-            result = follow(&config, &network, owner, &endpoints, &flows, starting) => result,
+            result = follow(&config, &network, owner, ipcache, &endpoints, &flows, starting) => result,
             () = drain.begun() => Ok(()),
         }
     })
@@ -112,6 +114,7 @@ async fn follow(
     config: &Arc<Config>,
     network: &PodNetwork,
     owner: FromOwner,
+    ipcache: Ipcache,
     endpoints: &OnceLock<Endpoints>,
     flows: &OnceLock<Flows>,
     starting: Guard,
@@ -122,6 +125,7 @@ async fn follow(
         return std::future::pending().await;
     };
     removal::note(&config.state_dir).context("cannot write to state-dir")?;
+    ipcache.attach(tables.clone()).context("taking over pw_ipcache")?;
     // While the services' first sync is under way; attached after it.
     let programs = InterfacePrograms::load(&config.bpf_root)?;
     tracing::info!(
@@ -141,7 +145,7 @@ async fn follow(
     flows.get_or_init(|| Flows { reader: tables.reader(), conntrack: conntrack.clone() });
     let (ready, pods_may_be_served) = watch::channel(false);
     let nodes = NodeSide {
-        nodes: Nodes::new(Arc::clone(config), network.clone(), tables.clone(), programs),
+        nodes: Nodes::new(Arc::clone(config), network.clone(), tables.clone(), programs, ipcache),
         tables,
         endpoints: pods.endpoints().clone(),
         conntrack,

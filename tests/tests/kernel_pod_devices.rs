@@ -21,7 +21,7 @@ use nix::libc;
 use portway_agent::maps::{KernelTables, PodTables};
 use portway_agent::programs::{InterfacePrograms, PodProgram};
 use portway_datapath::layout::PodSizes;
-use portway_datapath::{Addr, Direction, IpcacheValue, Port, Reason};
+use portway_datapath::{Addr, Direction, IpcacheValue, NumericIdentity, Port, Reason};
 use portway_tests::harness::mount::BpfMount;
 use portway_tests::harness::probe::ping::ping;
 use portway_tests::harness::wire::Wire;
@@ -53,7 +53,7 @@ fn what_is_inside_sees_the_pods_own_address() -> Result<()> {
     let mut net = Net::masquerading("inside", PodSizes::DEFAULT_FOR_TESTS)?;
     let _server = Server::start(&net.router, "router", PORT)?;
     net.route_to_pods()?;
-    let inside = IpcacheValue::new(None, IpcacheValue::INSIDE);
+    let inside = IpcacheValue::new(NumericIdentity::UNKNOWN, None, IpcacheValue::INSIDE);
     let node = &mut net.nodes[0];
     node.ipcache.extend(lan(254).map(|addr| ((Addr::from(addr), 128), inside)));
     node.publish()?;
@@ -275,7 +275,7 @@ fn by_a_device_without_an_entry_nothing_leaves_with_a_pods_address_and_known_flo
     let mut net = Net::masquerading("entry", PodSizes::DEFAULT_FOR_TESTS)?;
     net.route_to_pods()?;
     let _servers = [Server::start(&net.world, "world", PORT)?, Server::start(&net.router, "router", PORT)?];
-    let inside = IpcacheValue::new(None, IpcacheValue::INSIDE);
+    let inside = IpcacheValue::new(NumericIdentity::UNKNOWN, None, IpcacheValue::INSIDE);
     let node = &mut net.nodes[0];
     node.ipcache.extend(lan(254).map(|addr| ((Addr::from(addr), 128), inside)));
     node.publish()?;

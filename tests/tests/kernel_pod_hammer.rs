@@ -11,7 +11,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Map, MapData};
 use portway_agent::maps::{EntryChanges, KernelTables, PodMapId, PodTables, pod_pin_path};
 use portway_datapath::layout::{PodSizes, Sizes};
-use portway_datapath::{Addr, EndpointValue, IpcacheValue};
+use portway_datapath::{Addr, EndpointValue, IpcacheValue, NumericIdentity};
 use portway_tests::harness::mount::BpfMount;
 
 const LONG: Duration = Duration::from_secs(5);
@@ -60,32 +60,49 @@ fn hammer(
 }
 
 #[test]
-fn a_prefix_has_its_old_value_or_its_new_one_at_every_moment() -> Result<()> {
+fn an_address_has_its_old_value_or_its_new_one_at_every_moment() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let bpf = BpfMount::new(dir.path())?;
     KernelTables::open(bpf.path(), &Sizes::DEFAULT)?;
     let (tables, _) = PodTables::open(bpf.path(), &PodSizes::DEFAULT)?;
-    let value = |n: u8| IpcacheValue::new(Some(Addr::v6([n; 16])), u32::from_ne_bytes([n; 4]));
-    // The nodes' prefixes, of which each changes its node; between them narrower ones come and go.
-    let entries = |which: u8| -> BTreeMap<(Addr, u8), IpcacheValue> {
-        let wide = (0..PREFIXES).map(|n| ((Addr::v4([10, n, 0, 0]), 112), value(which)));
-        let narrow = (0..PREFIXES).filter(|_| which == 2).map(|n| ((Addr::v4([10, n, 1, 0]), 120), value(3)));
-        wide.chain(narrow).collect()
+    let value = |n: u8| {
+        let identity = NumericIdentity::new(256 + u32::from(n));
+        IpcacheValue::new(identity, Some(Addr::v6([n; 16])), u32::from_ne_bytes([n; 4]))
     };
-    let versions = [entries(1), entries(2)];
-    tables.set_ipcache(&versions[0])?;
-    let data = MapData::from_pin(pod_pin_path(bpf.path(), PodMapId::Ipcache))?;
-    let trie: LpmTrie<_, Addr, IpcacheValue> = Map::LpmTrie(data).try_into()?;
-    let write = |n: u64| {
-        tables.set_ipcache(&versions[usize::from(n.is_multiple_of(2))])?;
+    // Of each network: a node's prefix that changes its node, a pod that changes its identity, one that stays, one that
+    // comes and goes, and beside them narrower prefixes and pods that come and go.
+    let wide = |n| (Addr::v4([10, n, 0, 0]), 112);
+    let host = |n, last| (Addr::v4([10, n, 0, last]), 128);
+    for n in 0..PREFIXES {
+        tables.change_ipcache(host(n, 9), Some(&value(4)))?;
+    }
+    let write = |round: u64| {
+        let which = if round.is_multiple_of(2) { 1 } else { 2 };
+        let sometimes = |value| (which == 2).then_some(value);
+        for n in 0..PREFIXES {
+            tables.change_ipcache(wide(n), Some(&value(which)))?;
+            tables.change_ipcache(host(n, 8), Some(&value(which + 10)))?;
+            for last in [10, 11, 12] {
+                tables.change_ipcache(host(n, last), sometimes(value(last)).as_ref())?;
+            }
+            tables.change_ipcache((Addr::v4([10, n, 1, 0]), 120), sometimes(value(3)).as_ref())?;
+            tables.change_ipcache((Addr::v4([10, n, 0, 8]), 125), sometimes(value(5)).as_ref())?;
+        }
         Ok(())
     };
+    write(0)?;
+    let data = MapData::from_pin(pod_pin_path(bpf.path(), PodMapId::Ipcache))?;
+    let trie: LpmTrie<_, Addr, IpcacheValue> = Map::LpmTrie(data).try_into()?;
     let look = || {
         for n in 0..PREFIXES {
-            let addr = Addr::v4([10, n, 0, 7]);
-            match trie.get(&Key::new(128, addr), 0) {
-                Ok(found) if found == value(1) || found == value(2) => {}
-                other => return Ok(Some(format!("{addr}: {other:?}"))),
+            for (last, may_be) in
+                [(7, &[1, 2][..]), (8, &[11, 12]), (9, &[4]), (10, &[1, 2, 5, 10]), (200, &[1, 2])]
+            {
+                let addr = Addr::v4([10, n, 0, last]);
+                match trie.get(&Key::new(128, addr), 0) {
+                    Ok(found) if may_be.iter().any(|of| found == value(*of)) => {}
+                    other => return Ok(Some(format!("{addr}: {other:?}"))),
+                }
             }
         }
         Ok(None)
@@ -108,13 +125,15 @@ fn tables_become_what_is_wanted_and_calls_that_change_nothing_write_nothing() ->
     let wanted = BTreeMap::from([(pod(7), endpoint(6)), (pod(8), endpoint(7))]);
     ensure!(tables.set_endpoints(&wanted)? == changes(1, 0));
     ensure!(tables.delete_endpoint(pod(8))? && !tables.delete_endpoint(pod(8))?);
-    let value = |flags| IpcacheValue::new(None, flags);
-    let entries = BTreeMap::from([((pod(0), 120), value(1)), ((pod(0), 104), value(2))]);
-    ensure!(tables.set_ipcache(&entries)? == changes(2, 0));
-    let other = BTreeMap::from([((pod(0), 120), value(4))]);
-    ensure!(tables.set_ipcache(&other)? == changes(1, 1));
-    ensure!(tables.set_ipcache(&other)? == changes(0, 0));
-    ensure!(tables.reader().ipcache()? == other);
+    let value = IpcacheValue::new(NumericIdentity::WORLD, None, 1);
+    tables.change_ipcache((pod(0), 120), Some(&value))?;
+    tables.change_ipcache((pod(0), 104), Some(&value))?;
+    tables.change_ipcache((pod(0), 104), None)?;
+    // What is gone already is no error.
+    tables.change_ipcache((pod(0), 104), None)?;
+    ensure!(tables.reader().ipcache()? == BTreeMap::from([((pod(0), 120), value)]));
+    ensure!(tables.reader().ipcache_of(pod(9))? == Some(value));
+    ensure!(tables.reader().ipcache_of(Addr::v4([10, 2, 0, 1]))?.is_none());
     let full = (0..65).map(|n| (pod(n), endpoint(n))).collect();
     let error = tables.set_endpoints(&full).map_err(|error| error.to_string());
     ensure!(error == Err("pw_endpoints is full at 64 entries".to_owned()), "{error:?}");

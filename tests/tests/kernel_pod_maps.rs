@@ -21,7 +21,7 @@ use portway_agent::programs::{
 use portway_datapath::layout::{PodSizes, Sizes};
 use portway_datapath::{
     Addr, DeviceValue, EndpointValue, FlowKey, FlowMap, FlowValue, IpcacheValue, NetnsOptions, NodeNetwork,
-    Port,
+    NumericIdentity, Port,
 };
 use portway_tests::harness::mount::BpfMount;
 use portway_tests::harness::{Namespace, eventually};
@@ -307,12 +307,14 @@ fn a_map_of_another_size_keeps_what_was_written_and_what_was_learned() -> Result
         hairpin_v4: pod(1),
         hairpin_v6: pod(2),
     };
-    let inside = IpcacheValue::new(Some(pod(9)), IpcacheValue::INSIDE);
+    let inside = IpcacheValue::new(NumericIdentity::UNKNOWN, Some(pod(9)), IpcacheValue::INSIDE);
     let wanted = BTreeMap::from([((pod(0), 120), inside), ((Addr::v6([1; 16]), 64), inside)]);
     let device = BTreeMap::from([(3, DeviceValue { v4: pod(3), v6: Addr::ANY_V6 })]);
     node.tables.set_endpoint(pod(7), endpoint(5))?;
     node.tables.set_netns(77, NetnsOptions::new(false))?;
-    node.tables.set_ipcache(&wanted)?;
+    for (prefix, value) in &wanted {
+        node.tables.change_ipcache(*prefix, Some(value))?;
+    }
     node.tables.set_devices(&device)?;
     node.tables.set_network(&network)?;
     let flows = |n| FlowKey::new((pod(7), Port::new(n)), (pod(8), Port::new(80)), 6, FlowKey::PLAIN);

@@ -6,6 +6,7 @@
 //! earlier  what the programs of an earlier agent go on to remember in maps of other sizes
 //! tables   endpoints, namespaces, addresses, devices, settings: level-based, and one by one
 //! flows    conntrack and NAT: read, removed
+//! ipcache  who is where, prefix by prefix
 //! reader   everything without writing; also with the agent down
 //! intact   are the pins where the next agent looks
 //! ```
@@ -13,6 +14,7 @@
 mod earlier;
 mod flows;
 mod intact;
+mod ipcache;
 mod layout;
 mod open;
 mod reader;

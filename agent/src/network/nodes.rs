@@ -1,9 +1,11 @@
 //! Brings what the cluster and the machine say into tables, devices and routes: level-based, everything each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use portway_datapath::{Addr, DeviceValue, IpcacheValue};
+use portway_datapath::{Addr, DeviceValue};
 use portway_model::ipcache::{self, Reach, reach};
 use portway_model::k8s::{ObjectKind, Reject};
 use portway_model::node::{ClusterView, Prefix};
@@ -16,8 +18,12 @@ use super::sysctls::Sysctls;
 use super::tunnel::{self, TunnelChange};
 use crate::config::{Chaining, Config, Ipam, PodNetwork, Routing};
 use crate::endpoints::is_link_name;
+use crate::ipcache::Ipcache;
 use crate::maps::{MapError, PodTables};
 use crate::programs::{InterfaceChange, InterfacePrograms, ProgramError, Side};
+
+/// Comparing the kernel's table of addresses with what it should be takes at most this part of the time.
+const COMPARING_IS_ONE_OF: u32 = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodesError {
@@ -57,6 +63,9 @@ pub(crate) struct Nodes {
     tables: PodTables,
     programs: Arc<Mutex<InterfacePrograms>>,
     options: ipcache::Options,
+    ipcache: Ipcache,
+    /// When `pw_ipcache` was compared last, and what it took.
+    compared: Option<(Instant, Duration)>,
     sysctls: Sysctls,
     /// Programs may be attached.
     attaches: bool,
@@ -68,6 +77,7 @@ impl Nodes {
         network: PodNetwork,
         tables: PodTables,
         programs: Arc<Mutex<InterfacePrograms>>,
+        ipcache: Ipcache,
     ) -> Self {
         let prefix = |cidr: &crate::config::Cidr| {
             let bits = if cidr.addr().is_ipv4() { cidr.bits() + 96 } else { cidr.bits() };
@@ -78,13 +88,17 @@ impl Nodes {
             ipv4: config.ipv4,
             ipv6: config.ipv6,
             native_cidrs: network.native_cidrs.iter().filter_map(prefix).collect(),
+            // Another plugin's addresses are not ours to take one of.
+            health_endpoints: network.node_health.is_some_and(|health| health.endpoint)
+                && network.chaining == Chaining::None,
             prefixes_of: match network.ipam {
                 Ipam::Kubernetes => ObjectKind::Node,
                 Ipam::ClusterPool => ObjectKind::CiliumNode,
             },
         };
         let sysctls = Sysctls::new(&config.state_dir);
-        Self { config, network, tables, programs, options, sysctls, attaches: false }
+        let (compared, attaches) = (None, false);
+        Self { config, network, tables, programs, options, ipcache, compared, sysctls, attaches }
     }
 
     /// Programs are attached from the next time on.
@@ -141,7 +155,7 @@ impl Nodes {
         }
         let mut reach = reach(view, &self.options);
         troubles.rejects.append(&mut reach.rejects);
-        self.write(&reach, &devices, &held, tunnel, knows)?;
+        self.write(&reach, machine, &devices, &held, tunnel, knows)?;
         let by = match self.network.routing {
             Routing::Tunnel { .. } => tunnel.map_or(By::NoTunnel, |ifindex| By::Tunnel { ifindex }),
             Routing::Native { direct_node_routes: true } => By::Nodes,
@@ -198,26 +212,42 @@ impl Nodes {
 
     /// The tables. Without `knows` what is there and not known stays.
     fn write(
-        &self,
+        &mut self,
         reach: &Reach,
+        machine: &Machine,
         devices: &Devices,
         held: &BTreeMap<u32, DeviceValue>,
         tunnel: Option<u32>,
         knows: bool,
     ) -> Result<(), NodesError> {
         let mut table = devices.table();
-        let mut ipcache: BTreeMap<(Addr, u8), IpcacheValue> = reach.ipcache.clone();
         if !knows {
             for (index, device) in held {
                 table.entry(*index).or_insert(*device);
             }
-            for (prefix, value) in self.tables.reader().ipcache()? {
-                ipcache.entry(prefix).or_insert(value);
-            }
         }
         self.tables.set_network(&node_network(&self.config, &self.network, tunnel))?;
-        self.tables.set_ipcache(&ipcache)?;
+        self.ipcache.set_nodes(reach, &own_addresses(machine), knows)?;
+        if self.ipcache.is_behind() {
+            self.ipcache.retry()?;
+        }
+        self.compare()?;
         self.tables.set_devices(&table)?;
+        Ok(())
+    }
+
+    /// Somebody else may have changed the table of addresses.
+    fn compare(&mut self) -> Result<(), NodesError> {
+        let is_due = self.compared.is_none_or(|(at, took)| at.elapsed() >= took * COMPARING_IS_ONE_OF);
+        if !is_due {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let healed = self.ipcache.heal()?;
+        self.compared = Some((Instant::now(), began.elapsed()));
+        if healed > 0 {
+            tracing::warn!(healed, "entries of pw_ipcache were not as they were written; they are again");
+        }
         Ok(())
     }
 
@@ -268,4 +298,14 @@ impl Nodes {
             }
         }
     }
+}
+
+/// Addresses at which this node is reached by its pods and by others: neither loopback's nor those that every link has.
+fn own_addresses(machine: &Machine) -> BTreeSet<Addr> {
+    let addresses = machine.links.values().flat_map(|link| &link.addresses).map(|own| own.addr);
+    let is_of_link = |addr: Addr| match IpAddr::from(addr) {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(addr) => addr.is_unicast_link_local(),
+    };
+    addresses.filter(|addr| !addr.is_loopback() && !is_of_link(*addr)).collect()
 }

@@ -1,14 +1,14 @@
-use crate::Addr;
+use crate::{Addr, NumericIdentity};
 
 /// Value of `pw_ipcache`, an LPM trie over prefixes of [`Addr`] (an IPv4 prefix has 96 bits more): what is known of an
-/// address outside this node's pods. The longest prefix says everything; shorter ones are not looked at.
+/// address. The longest prefix says everything; shorter ones are not looked at.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcacheValue {
     /// Where to send a packet through the tunnel: an address of the node behind it; [`Addr::ANY_V6`] where none.
     pub tunnel: Addr,
-    /// Numeric identity; 0 while it is unknown.
-    pub identity: u32,
+    /// Who is there; unknown where that is not told, never the world.
+    pub identity: NumericIdentity,
     pub flags: u32,
 }
 
@@ -23,12 +23,12 @@ impl IpcacheValue {
     pub const PODS: u32 = 4;
 
     #[inline(always)]
-    pub const fn new(tunnel: Option<Addr>, flags: u32) -> Self {
+    pub const fn new(identity: NumericIdentity, tunnel: Option<Addr>, flags: u32) -> Self {
         let tunnel = match tunnel {
             Some(node) => node,
             None => Addr::ANY_V6,
         };
-        Self { tunnel, identity: 0, flags }
+        Self { tunnel, identity, flags }
     }
 
     #[inline(always)]

@@ -15,17 +15,18 @@ pub fn is_of_node(remote: Addr, node: Option<&IpcacheValue>, source: Option<&Ipc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NumericIdentity;
 
     const FIRST: Addr = Addr::v4([192, 168, 0, 1]);
     const OTHER_OF_FIRST: Addr = Addr::v4([192, 168, 7, 1]);
     const SECOND: Addr = Addr::v4([192, 168, 0, 2]);
 
     fn node(tunnel: Addr) -> IpcacheValue {
-        IpcacheValue::new(Some(tunnel), IpcacheValue::NODE | IpcacheValue::INSIDE)
+        IpcacheValue::new(NumericIdentity::UNKNOWN, Some(tunnel), IpcacheValue::NODE | IpcacheValue::INSIDE)
     }
 
     fn pods(tunnel: Option<Addr>) -> IpcacheValue {
-        IpcacheValue::new(tunnel, IpcacheValue::PODS | IpcacheValue::INSIDE)
+        IpcacheValue::new(NumericIdentity::UNKNOWN, tunnel, IpcacheValue::PODS | IpcacheValue::INSIDE)
     }
 
     #[test]
@@ -48,7 +49,7 @@ mod tests {
         assert!(!is_of_node(FIRST, Some(&pods(Some(FIRST))), Some(&pods(Some(FIRST)))), "a pod");
         assert!(!is_of_node(FIRST, Some(&node(FIRST)), None), "the world");
         assert!(!is_of_node(FIRST, Some(&node(FIRST)), Some(&pods(None))), "this node's own pods");
-        let natively = IpcacheValue::new(None, IpcacheValue::NODE);
+        let natively = IpcacheValue::new(NumericIdentity::UNKNOWN, None, IpcacheValue::NODE);
         assert!(!is_of_node(FIRST, Some(&natively), Some(&pods(None))));
     }
 }

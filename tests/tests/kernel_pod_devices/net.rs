@@ -21,7 +21,8 @@ use portway_agent::programs::{InterfacePrograms, Side};
 use portway_datapath::layout::{PodSizes, Sizes};
 use portway_datapath::nat::NatPorts;
 use portway_datapath::{
-    Addr, DeviceValue, Direction, EndpointId, EndpointValue, IpcacheValue, LocalAddress, NodeNetwork, Reason,
+    Addr, DeviceValue, Direction, EndpointId, EndpointValue, IpcacheValue, LocalAddress, NodeNetwork,
+    NumericIdentity, Reason,
 };
 use portway_tests::harness::mount::BpfMount;
 use portway_tests::harness::{Namespace, PREFIX};
@@ -204,7 +205,7 @@ impl Node {
         for last in 1..=2 {
             node.add_pod(last)?;
         }
-        let inside = IpcacheValue::new(None, IpcacheValue::INSIDE);
+        let inside = IpcacheValue::new(NumericIdentity::UNKNOWN, None, IpcacheValue::INSIDE);
         node.ipcache.insert((Addr::v4([10, 9, 0, 0]), 96 + 16), inside);
         let [_, v6] = pair("10.9.0.0", "fd09::");
         node.ipcache.insert((v6.into(), 16), inside);
@@ -252,8 +253,16 @@ impl Node {
             &format!("link set pw_vxlan address {} arp off mtu 1450 up", text(NodeNetwork::TUNNEL_MAC)),
         )?;
         let behind = Addr::from(lan(other)[0]);
-        let pods = IpcacheValue::new(Some(behind), IpcacheValue::INSIDE | IpcacheValue::PODS);
-        let node = IpcacheValue::new(Some(behind), IpcacheValue::INSIDE | IpcacheValue::NODE);
+        let pods = IpcacheValue::new(
+            NumericIdentity::UNKNOWN,
+            Some(behind),
+            IpcacheValue::INSIDE | IpcacheValue::PODS,
+        );
+        let node = IpcacheValue::new(
+            NumericIdentity::UNKNOWN,
+            Some(behind),
+            IpcacheValue::INSIDE | IpcacheValue::NODE,
+        );
         let [v4, v6] = pair(&format!("10.9.{other}.0"), &format!("fd09:{other}::"));
         self.ipcache.extend([((v4.into(), 96 + 24), pods), ((v6.into(), 64), pods)]);
         let [v4, v6] = lan(other);
@@ -283,7 +292,13 @@ impl Node {
     }
 
     pub(crate) fn publish(&mut self) -> Result<()> {
-        self.tables.set_ipcache(&self.ipcache)?;
+        let held = self.tables.reader().ipcache()?;
+        for prefix in held.keys().filter(|prefix| !self.ipcache.contains_key(prefix)) {
+            self.tables.change_ipcache(*prefix, None)?;
+        }
+        for (prefix, value) in &self.ipcache {
+            self.tables.change_ipcache(*prefix, Some(value))?;
+        }
         self.publish_devices()?;
         let tunnel = if self.tunnel {
             u64::from(index(&self.namespace, "pw_vxlan")?) | u64::from(TUNNEL_PORT) << 32

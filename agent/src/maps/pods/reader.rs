@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, DeviceValue, Direction, EndpointValue, IpcacheValue, NetnsOptions, NodeNetwork, Reason, Traffic,
+    Addr, DeviceValue, Direction, EndpointValue, NetnsOptions, NodeNetwork, Reason, Traffic,
 };
 
 use super::PodMaps;
@@ -86,22 +86,6 @@ impl PodReader {
     pub fn netns(&self) -> Result<BTreeMap<u64, NetnsOptions>, MapError> {
         let words: BTreeMap<u64, u64> = self.collect(PodMapId::Netns)?;
         Ok(words.into_iter().map(|(cookie, word)| (cookie, NetnsOptions::from_word(word))).collect())
-    }
-
-    /// `pw_ipcache`, by prefixes; an IPv4 prefix has 96 bits more.
-    pub fn ipcache(&self) -> Result<BTreeMap<(Addr, u8), IpcacheValue>, MapError> {
-        let mut entries = BTreeMap::new();
-        let each = |key: &[u8], value: &[u8]| {
-            let Some((bits, addr)) = key.split_at_checked(size_of::<u32>()) else { return };
-            if let (Some(bits), Some(addr), Some(value)) =
-                (from_bytes::<u32>(bits), from_bytes(addr), from_bytes(value))
-            {
-                // At most 128.
-                entries.insert((addr, bits as u8), value);
-            }
-        };
-        self.maps.ipcache.for_each(each).map_err(MapError::map(PodMapId::Ipcache, "read"))?;
-        Ok(entries)
     }
 
     /// `pw_devices`, by the interfaces' numbers.

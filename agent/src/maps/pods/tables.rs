@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use portway_datapath::{Addr, DeviceValue, EndpointValue, IpcacheValue, NetnsOptions, NodeNetwork};
+use portway_datapath::{Addr, DeviceValue, EndpointValue, NetnsOptions, NodeNetwork};
 
 use super::PodTables;
 use super::layout::PodMapId;
@@ -92,28 +92,6 @@ impl PodTables {
         })
     }
 
-    /// Makes `pw_ipcache` hold `wanted`, by prefixes (an IPv4 prefix has 96 bits more): what is new or other first, then what
-    /// is gone goes. A trie puts another value in place in one step.
-    ///
-    /// # Errors
-    /// As [`Self::set_endpoints`].
-    pub fn set_ipcache(&self, wanted: &BTreeMap<(Addr, u8), IpcacheValue>) -> Result<EntryChanges, MapError> {
-        let found = self.reader.ipcache()?;
-        let raw = self.raw(PodMapId::Ipcache);
-        let text = |(addr, bits): &(Addr, u8)| prefix_text(*addr, *bits);
-        let mut changes = EntryChanges::default();
-        for (prefix, value) in wanted.iter().filter(|(prefix, value)| found.get(prefix) != Some(value)) {
-            insert(raw, &ipcache_key(*prefix), bytes_of(value), Expect::Any)
-                .map_err(|e| MapError::insert(PodMapId::Ipcache, raw, text(prefix), e))?;
-            changes.inserted += 1;
-        }
-        for prefix in found.keys().filter(|prefix| !wanted.contains_key(prefix)) {
-            delete(raw, PodMapId::Ipcache, &ipcache_key(*prefix), || text(prefix))?;
-            changes.deleted += 1;
-        }
-        Ok(changes)
-    }
-
     /// Stores the settings of the packet programs, a word at a time: addresses first, switches last.
     ///
     /// # Errors
@@ -189,23 +167,6 @@ impl PodTables {
         }
         Ok(changes)
     }
-}
-
-/// A prefix length in host order, then the bits.
-fn ipcache_key((addr, bits): (Addr, u8)) -> [u8; 20] {
-    let mut key = [0; 20];
-    let (prefix, data) = key.split_at_mut(size_of::<u32>());
-    prefix.copy_from_slice(&u32::from(bits).to_ne_bytes());
-    data.copy_from_slice(bytes_of(&addr));
-    key
-}
-
-fn prefix_text(addr: Addr, bits: u8) -> String {
-    let bits = match addr.family() {
-        portway_datapath::Family::V4 => bits.saturating_sub(96),
-        portway_datapath::Family::V6 => bits,
-    };
-    format!("{addr}/{bits}")
 }
 
 fn namespace(cookie: &impl Display) -> String {

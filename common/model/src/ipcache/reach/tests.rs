@@ -32,7 +32,14 @@ fn view(nodes: &[Arc<ClusterNode>]) -> ClusterView {
 }
 
 fn options(tunnel: bool) -> Options {
-    Options { tunnel, ipv4: true, ipv6: true, native_cidrs: Vec::new(), prefixes_of: ObjectKind::Node }
+    Options {
+        tunnel,
+        ipv4: true,
+        ipv6: true,
+        native_cidrs: Vec::new(),
+        health_endpoints: true,
+        prefixes_of: ObjectKind::Node,
+    }
 }
 
 /// `prefix flags tunnel`, a line each.

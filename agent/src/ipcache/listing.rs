@@ -1,0 +1,72 @@
+use std::net::IpAddr;
+
+use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
+use portway_model::ipcache::Key;
+use portway_model::labels::Labels;
+use portway_model::node::Prefix;
+use serde::{Deserialize, Serialize};
+
+use super::Ipcache;
+
+/// An entry as people read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IpcacheEntry {
+    /// `10.0.1.7/32`.
+    pub prefix: String,
+    /// 0 where it is unknown.
+    pub identity: u32,
+    /// Sorted; empty where they are not known here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// The node that the tunnel leads to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel_endpoint: Option<IpAddr>,
+    /// `inside`: what goes there keeps its source address; `node`: of another node; `pods`: of another node's pods.
+    pub flags: Vec<String>,
+}
+
+impl IpcacheEntry {
+    pub fn new(key: Key, value: &IpcacheValue) -> Self {
+        let (addr, bits) = key;
+        // Only prefixes of one family are written.
+        let prefix =
+            Prefix::new(addr, bits).map_or_else(|| format!("{addr}/{bits}"), |prefix| prefix.to_string());
+        let flags =
+            [(IpcacheValue::INSIDE, "inside"), (IpcacheValue::NODE, "node"), (IpcacheValue::PODS, "pods")];
+        let flags = flags.into_iter().filter(|(flag, _)| value.is(*flag)).map(|(_, name)| name.to_owned());
+        let labels = Labels::of_reserved(value.identity).filter(|_| value.identity.is_known());
+        Self {
+            prefix,
+            identity: value.identity.get(),
+            labels: labels.iter().flatten().map(ToString::to_string).collect(),
+            tunnel_endpoint: value.tunnel().map(IpAddr::from),
+            flags: flags.collect(),
+        }
+    }
+
+    pub const fn identity(&self) -> NumericIdentity {
+        NumericIdentity::new(self.identity)
+    }
+}
+
+impl Ipcache {
+    /// Every entry that should be there, in order, with the labels that this table itself knows.
+    pub fn list(&self) -> Vec<IpcacheEntry> {
+        let state = self.lock();
+        let local: std::collections::BTreeMap<_, _> = state.local.iter().collect();
+        let entries = state.model.entries().map(|(key, value)| {
+            let mut entry = IpcacheEntry::new(key, &value);
+            if let Some(labels) = local.get(&value.identity) {
+                entry.labels = labels.iter().map(ToString::to_string).collect();
+            }
+            entry
+        });
+        entries.collect()
+    }
+
+    /// Who an address is: the identity of the longest prefix that holds it.
+    pub fn identity_of(&self, addr: Addr) -> Option<NumericIdentity> {
+        self.lock().model.lookup(addr).map(|(_, value)| value.identity)
+    }
+}

@@ -1,0 +1,441 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ipcache::{Options, reach};
+use crate::k8s::ObjectKind;
+use crate::node::{ClusterNode, ClusterView, Prefix};
+
+const UNKNOWN: NumericIdentity = NumericIdentity::UNKNOWN;
+
+fn addr(text: &str) -> Addr {
+    Addr::from(text.parse::<IpAddr>().unwrap())
+}
+
+fn key(text: &str) -> Key {
+    let prefix = Prefix::parse(text).unwrap();
+    (prefix.addr(), prefix.bits())
+}
+
+fn id(number: u32) -> NumericIdentity {
+    NumericIdentity::new(number)
+}
+
+fn node(name: &str, address: &str, cidr: &str) -> Arc<ClusterNode> {
+    Arc::new(ClusterNode {
+        name: name.into(),
+        created: Some(1),
+        addresses: [addr(address)].into(),
+        pod_cidrs: [Prefix::parse(cidr).unwrap()].into(),
+        health: Box::default(),
+    })
+}
+
+fn cluster(others: &[Arc<ClusterNode>]) -> ClusterView {
+    ClusterView {
+        this: Some(node("this", "192.0.2.1", "10.0.1.0/24")),
+        remote: others.iter().map(|node| (Arc::clone(&node.name), Arc::clone(node))).collect(),
+        knows_nodes: true,
+        ..ClusterView::default()
+    }
+}
+
+fn options(tunnel: bool, native: &[&str]) -> Options {
+    Options {
+        tunnel,
+        ipv4: true,
+        ipv6: false,
+        native_cidrs: native.iter().map(|text| Prefix::parse(text).unwrap()).collect(),
+        health_endpoints: true,
+        prefixes_of: ObjectKind::Node,
+    }
+}
+
+fn endpoint(address: &str, identity: u32, node: &str, uid: &str, created: i64) -> EndpointAddress {
+    EndpointAddress {
+        addr: addr(address),
+        identity: id(identity),
+        node: Some(addr(node)),
+        uid: Uid::new(uid),
+        created: Some(created),
+    }
+}
+
+/// The model and the table that it is written to, change by change.
+#[derive(Default)]
+struct Written {
+    ipcache: Ipcache,
+    table: BTreeMap<Key, IpcacheValue>,
+}
+
+impl Written {
+    fn new(tunnel: bool) -> Self {
+        Self { ipcache: Ipcache::new(tunnel, false), ..Self::default() }
+    }
+
+    /// An agent that finds a table.
+    fn restarted(tunnel: bool, table: BTreeMap<Key, IpcacheValue>) -> Self {
+        let mut ipcache = Ipcache::new(tunnel, false);
+        ipcache.restore(table.clone().into_iter().collect());
+        Self { ipcache, table }
+    }
+
+    fn write(&mut self, changes: impl IntoIterator<Item = EntryChange>) -> usize {
+        let mut number = 0;
+        for EntryChange { key, value } in changes {
+            number += 1;
+            let held = self.table.get(&key).copied();
+            assert_ne!(held, value, "{key:?} is written though it is so");
+            match value {
+                Some(value) => drop(self.table.insert(key, value)),
+                None => drop(self.table.remove(&key)),
+            }
+        }
+        number
+    }
+
+    fn nodes(&mut self, reach: &Reach, local: &[&str]) -> usize {
+        let local = local.iter().map(|text| addr(text)).collect();
+        let changes = self.ipcache.set_nodes(NodesView { reach, local: &local, knows: true });
+        self.write(changes)
+    }
+
+    fn set(&mut self, told: &EndpointAddress) -> usize {
+        let change = self.ipcache.set_endpoint(EndpointSource::Object, told);
+        self.write(change)
+    }
+
+    fn remove(&mut self, told: &EndpointAddress) -> usize {
+        let change = self.ipcache.remove_endpoint(EndpointSource::Object, told.addr, told.uid);
+        self.write(change)
+    }
+
+    fn sync(&mut self, sources: &[Source]) -> usize {
+        sources
+            .iter()
+            .map(|source| {
+                let changes = self.ipcache.synced(*source);
+                self.write(changes)
+            })
+            .sum()
+    }
+
+    /// `prefix identity flags tunnel`, a line each.
+    fn lines(&self) -> Vec<String> {
+        let line = |(key, value): (&Key, &IpcacheValue)| {
+            let flags = [
+                (IpcacheValue::INSIDE, "+inside"),
+                (IpcacheValue::NODE, "+node"),
+                (IpcacheValue::PODS, "+pods"),
+            ];
+            let flags: String =
+                flags.iter().filter(|(flag, _)| value.is(*flag)).map(|(_, name)| *name).collect();
+            let tunnel = value.tunnel().map(|node| format!(" by {node}")).unwrap_or_default();
+            format!("{} {}{flags}{tunnel}", Prefix::new(key.0, key.1).unwrap(), value.identity)
+        };
+        self.table.iter().map(line).collect()
+    }
+
+    fn found(&self, address: &str) -> NumericIdentity {
+        let addr = addr(address);
+        let covering =
+            self.table.iter().filter(|((first, bits), _)| Prefix::new(*first, *bits).unwrap().contains(addr));
+        covering.max_by_key(|((_, bits), _)| *bits).map_or(UNKNOWN, |(_, value)| value.identity)
+    }
+}
+
+const LATER: [Source; 3] = [Source::Endpoints, Source::LocalEndpoints, Source::ApiServer];
+
+#[test]
+fn every_kind_of_address_is_in_the_table_with_the_way_to_it() {
+    let mut written = Written::new(true);
+    let view = cluster(&[node("b", "192.0.2.2", "10.0.2.0/24"), node("c", "192.0.2.3", "10.0.3.0/24")]);
+    let reach = reach(&view, &options(true, &["10.9.0.0/16"]));
+    written.nodes(&reach, &["192.0.2.1", "172.17.0.1"]);
+    written.set(&endpoint("10.0.2.7", 300, "192.0.2.2", "a", 1));
+    written.set(&endpoint("10.0.1.7", 301, "192.0.2.1", "b", 1));
+    // Of prefixes that no node has: the ways that the objects tell.
+    written.set(&endpoint("10.7.0.1", 302, "192.0.2.3", "c", 1));
+    written.set(&endpoint("10.7.0.2", 303, "192.0.2.1", "d", 1));
+    let api = BTreeMap::from([("192.0.2.1", 1), ("192.0.2.3", 2), ("198.51.100.1", 3), ("10.0.2.7", 4)]);
+    let api =
+        api.into_iter().map(|(address, n)| (addr(address), id(NumericIdentity::LOCAL_FIRST + n))).collect();
+    let changes = written.ipcache.set_api_server(api);
+    written.write(changes);
+    written.sync(&LATER);
+    let local = NumericIdentity::LOCAL_FIRST + 3;
+    assert_eq!(
+        written.lines(),
+        [
+            "::/0 2".to_owned(),
+            "0.0.0.0/0 2".to_owned(),
+            "10.0.1.0/24 0+inside".to_owned(),
+            "10.0.1.1/32 4+inside".to_owned(),
+            "10.0.1.7/32 301+inside".to_owned(),
+            "10.0.2.0/24 0+inside+pods by 192.0.2.2".to_owned(),
+            "10.0.2.1/32 4+inside+pods by 192.0.2.2".to_owned(),
+            "10.0.2.7/32 300+inside+pods by 192.0.2.2".to_owned(),
+            "10.0.3.0/24 0+inside+pods by 192.0.2.3".to_owned(),
+            "10.0.3.1/32 4+inside+pods by 192.0.2.3".to_owned(),
+            "10.7.0.1/32 302+inside+pods by 192.0.2.3".to_owned(),
+            "10.7.0.2/32 303+inside".to_owned(),
+            "10.9.0.0/16 2+inside".to_owned(),
+            "172.17.0.1/32 1".to_owned(),
+            "192.0.2.1/32 1+inside".to_owned(),
+            "192.0.2.2/32 6+inside+node by 192.0.2.2".to_owned(),
+            "192.0.2.3/32 7+inside+node by 192.0.2.3".to_owned(),
+            format!("198.51.100.1/32 {local}"),
+        ]
+    );
+    assert_eq!(written.ipcache.entries().collect::<BTreeMap<_, _>>(), written.table);
+    assert_eq!(written.ipcache.lookup(addr("10.0.2.9")).unwrap().0, key("10.0.2.0/24"));
+}
+
+#[test]
+fn a_node_that_moves_takes_its_pods_with_it_and_a_cidr_leaves_the_way_alone() {
+    let mut written = Written::new(true);
+    let view = cluster(&[node("b", "192.0.2.2", "10.0.2.0/24")]);
+    written.nodes(&reach(&view, &options(true, &["10.9.0.0/16"])), &[]);
+    written.set(&endpoint("10.0.2.7", 300, "192.0.2.2", "a", 1));
+    let view = cluster(&[node("b", "192.0.2.9", "10.0.2.0/24")]);
+    written.nodes(&reach(&view, &options(true, &["10.9.0.0/16"])), &[]);
+    assert!(
+        written.lines().contains(&"10.0.2.7/32 300+inside+pods by 192.0.2.9".to_owned()),
+        "{:?}",
+        written.lines()
+    );
+    let changes = written.ipcache.set_cidr(key("10.0.0.0/8"), Some(id(0x0100_0001)));
+    written.write(changes);
+    let changes = written.ipcache.set_cidr(key("10.9.7.0/24"), Some(id(0x0100_0002)));
+    written.write(changes);
+    let lines = written.lines();
+    for line in [
+        "10.0.0.0/8 16777217",
+        "10.9.0.0/16 16777217+inside",
+        "10.9.7.0/24 16777218+inside",
+        "10.0.2.0/24 0+inside+pods by 192.0.2.9",
+    ] {
+        assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
+    }
+    let changes = written.ipcache.set_cidr(key("10.0.0.0/8"), None);
+    written.write(changes);
+    assert_eq!(written.ipcache.entries().collect::<BTreeMap<_, _>>(), written.table);
+}
+
+#[test]
+fn addresses_of_pods_are_never_of_the_world() {
+    let mut written = Written::new(false);
+    // Before nodes are known any address may be a pod's.
+    let reach = reach(&cluster(&[]), &options(false, &["10.0.0.0/8"]));
+    let none = BTreeSet::new();
+    let changes = written.ipcache.set_nodes(NodesView { reach: &reach, local: &none, knows: false });
+    written.write(changes);
+    assert_eq!(written.found("10.5.0.1"), UNKNOWN);
+    assert_eq!(written.found("198.51.100.1"), UNKNOWN);
+    written.nodes(&reach, &[]);
+    assert_eq!(written.found("10.5.0.1"), NumericIdentity::WORLD);
+    assert_eq!(written.found("10.0.1.9"), UNKNOWN, "this node's pods");
+}
+
+#[test]
+fn over_a_restart_nothing_is_removed_and_no_identity_changes_before_all_have_spoken() {
+    let view = cluster(&[node("b", "192.0.2.2", "10.0.2.0/24")]);
+    let reach = reach(&view, &options(true, &[]));
+    let mut first = Written::new(true);
+    let pods =
+        [endpoint("10.0.2.7", 300, "192.0.2.2", "a", 1), endpoint("10.0.2.8", 301, "192.0.2.2", "b", 1)];
+    let api = BTreeMap::from([(addr("192.0.2.2"), id(0x0100_0005)), (addr("198.51.100.1"), id(0x0100_0006))]);
+    first.nodes(&reach, &["192.0.2.1"]);
+    assert_eq!(pods.iter().map(|pod| first.set(pod)).sum::<usize>(), 2);
+    let changes = first.ipcache.set_api_server(api.clone());
+    first.write(changes);
+    first.sync(&LATER);
+    let before = first.table;
+
+    let mut second = Written::restarted(true, before.clone());
+    assert_eq!(second.sync(&[Source::LocalEndpoints]), 0);
+    // The owner before, whose object is still there, is read first.
+    let old = endpoint("10.0.2.7", 309, "192.0.2.2", "old", 0);
+    assert_eq!(second.set(&old), 0);
+    assert_eq!(second.nodes(&reach, &["192.0.2.1"]), 0);
+    assert_eq!(second.set(&pods[0]), 0);
+    assert_eq!(second.sync(&[Source::Endpoints]), 0);
+    assert_eq!(second.table, before);
+    let changes = second.ipcache.set_api_server(api);
+    assert_eq!(second.write(changes), 0);
+    // Now everything is known: one pod is gone.
+    assert_eq!(second.sync(&[Source::ApiServer]), 1);
+    assert!(!second.table.contains_key(&key("10.0.2.8/32")));
+    assert_eq!(second.ipcache.entries().collect::<BTreeMap<_, _>>(), second.table);
+    assert_eq!(second.remove(&pods[0]), 1);
+    assert_eq!(second.found("10.0.2.7"), id(309));
+}
+
+#[test]
+fn while_others_are_silent_this_nodes_pods_and_new_ways_are_written() {
+    let old = IpcacheValue::new(id(300), Some(addr("192.0.2.2")), IpcacheValue::INSIDE | IpcacheValue::PODS);
+    let mut table = BTreeMap::from([
+        (key("10.0.2.7/32"), old),
+        (key("10.0.1.7/32"), IpcacheValue { identity: id(301), ..old }),
+    ]);
+    table.insert(key("10.0.2.0/24"), IpcacheValue { identity: UNKNOWN, ..old });
+    let mut written = Written::restarted(true, table);
+    let view = cluster(&[node("b", "192.0.2.9", "10.0.2.0/24")]);
+    written.nodes(&reach(&view, &options(true, &[])), &[]);
+    let local = endpoint("10.0.1.7", 302, "192.0.2.1", "a", 1);
+    let change = written.ipcache.set_endpoint(EndpointSource::Local, &local);
+    written.write(change);
+    let lines = written.lines();
+    for line in ["10.0.2.7/32 300+inside+pods by 192.0.2.9", "10.0.1.7/32 302+inside"] {
+        assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
+    }
+}
+
+#[test]
+fn an_earlier_version_that_knew_no_identities_says_nothing_of_them() {
+    let old = IpcacheValue::new(UNKNOWN, None, IpcacheValue::INSIDE);
+    let mut written = Written::restarted(false, BTreeMap::from([(key("192.0.2.2/32"), old)]));
+    written.nodes(&reach(&cluster(&[node("b", "192.0.2.2", "10.0.2.0/24")]), &options(false, &[])), &[]);
+    assert_eq!(written.found("192.0.2.2"), NumericIdentity::REMOTE_NODE);
+}
+
+#[test]
+fn what_somebody_else_changed_in_the_table_is_found() {
+    let mut written = Written::new(false);
+    written.nodes(&reach(&cluster(&[]), &options(false, &[])), &[]);
+    written.set(&endpoint("10.0.1.7", 300, "192.0.2.1", "a", 1));
+    let found = |written: &Written| -> Vec<_> { written.table.clone().into_iter().collect() };
+    assert_eq!(written.ipcache.differences(&found(&written)), []);
+    let whole = written.table.clone();
+    written.table.remove(&key("10.0.1.7/32"));
+    written.table.insert(key("10.0.0.0/8"), IpcacheValue::new(id(2), None, 0));
+    if let Some(value) = written.table.get_mut(&key("192.0.2.1/32")) {
+        value.identity = NumericIdentity::WORLD;
+    }
+    let differences = written.ipcache.differences(&found(&written));
+    assert_eq!(differences.len(), 3);
+    written.write(differences);
+    assert_eq!(written.table, whole);
+}
+
+/// A change of some source, of few addresses, so that much of it meets.
+#[derive(Clone, Debug)]
+enum Step {
+    Nodes(Vec<(u8, u8)>, Vec<u8>, bool),
+    Set(EndpointSource, u8, u8, u8, u8),
+    Remove(EndpointSource, u8, u8),
+    ApiServer(Vec<u8>),
+    Cidr(u8, u8, bool),
+    Synced(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let source =
+        prop_oneof![Just(EndpointSource::Slice), Just(EndpointSource::Object), Just(EndpointSource::Local)];
+    let few = 0..6_u8;
+    let step = prop_oneof![
+        (
+            prop::collection::vec((few.clone(), few.clone()), 0..4),
+            prop::collection::vec(few.clone(), 0..3),
+            any::<bool>()
+        )
+            .prop_map(|(nodes, local, knows)| Step::Nodes(nodes, local, knows)),
+        (source.clone(), few.clone(), few.clone(), few.clone(), few.clone())
+            .prop_map(|(source, a, uid, node, created)| Step::Set(source, a, uid, node, created)),
+        (source, few.clone(), few.clone()).prop_map(|(source, a, uid)| Step::Remove(source, a, uid)),
+        prop::collection::vec(few.clone(), 0..4).prop_map(Step::ApiServer),
+        (few, 8..33_u8, any::<bool>()).prop_map(|(a, bits, on)| Step::Cidr(a, bits, on)),
+        (0..4_usize).prop_map(Step::Synced),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// An address among pods' and nodes' prefixes; the same ones come from everywhere.
+fn at(n: u8) -> Addr {
+    Addr::v4([10, 0, n / 2, n])
+}
+
+fn cidr(n: u8, bits: u8) -> Key {
+    let prefix = Prefix::new(at(n), bits + 96).unwrap();
+    (prefix.addr(), prefix.bits())
+}
+
+fn apply(written: &mut Written, step: &Step) {
+    match step {
+        Step::Nodes(nodes, local, knows) => {
+            let nodes: Vec<_> = nodes
+                .iter()
+                .enumerate()
+                .map(|(n, (address, cidr))| {
+                    let name = if n == 0 { "this".to_owned() } else { format!("n{n}") };
+                    node(&name, &at(*address).to_string(), &format!("10.0.{cidr}.0/24"))
+                })
+                .collect();
+            let mut view = cluster(nodes.get(1..).unwrap_or_default());
+            view.this = nodes.first().cloned();
+            let reach = reach(&view, &options(true, &["10.0.0.0/14"]));
+            let local = local.iter().map(|n| at(*n)).collect();
+            let changes =
+                written.ipcache.set_nodes(NodesView { reach: &reach, local: &local, knows: *knows });
+            written.write(changes);
+        }
+        Step::Set(source, a, uid, node, created) => {
+            let told = EndpointAddress {
+                addr: at(*a),
+                identity: id(256 + u32::from(*uid) * 8 + u32::from(*created)),
+                node: Some(at(*node)),
+                uid: Uid::new(&uid.to_string()),
+                created: Some((*created).into()),
+            };
+            let change = written.ipcache.set_endpoint(*source, &told);
+            written.write(change);
+        }
+        Step::Remove(source, a, uid) => {
+            let change = written.ipcache.remove_endpoint(*source, at(*a), Uid::new(&uid.to_string()));
+            written.write(change);
+        }
+        Step::ApiServer(all) => {
+            let all =
+                all.iter().map(|n| (at(*n), id(NumericIdentity::LOCAL_FIRST + u32::from(*n)))).collect();
+            let changes = written.ipcache.set_api_server(all);
+            written.write(changes);
+        }
+        Step::Cidr(a, bits, on) => {
+            let identity = on.then(|| id(NumericIdentity::LOCAL_FIRST + 100 + u32::from(*bits)));
+            let changes = written.ipcache.set_cidr(cidr(*a, *bits), identity);
+            written.write(changes);
+        }
+        Step::Synced(source) => {
+            let changes = written.ipcache.synced(Source::ALL[*source]);
+            written.write(changes);
+        }
+    }
+}
+
+proptest! {
+    /// What is written change by change is what the sources make at once, before and after all have spoken, and an agent
+    /// that begins with another one's table comes to the same.
+    #[test]
+    fn changes_add_up_to_what_the_sources_make(earlier in steps(), steps in steps()) {
+        let mut first = Written::new(true);
+        earlier.iter().for_each(|step| apply(&mut first, step));
+        prop_assert_eq!(&first.ipcache.entries().collect::<BTreeMap<_, _>>(), &first.table);
+
+        let mut second = Written::restarted(true, first.table);
+        let mut fresh = Written::new(true);
+        for step in &steps {
+            apply(&mut second, step);
+            apply(&mut fresh, step);
+            prop_assert_eq!(&second.ipcache.entries().collect::<BTreeMap<_, _>>(), &second.table);
+        }
+        for source in 0..4 {
+            apply(&mut second, &Step::Synced(source));
+            apply(&mut fresh, &Step::Synced(source));
+        }
+        prop_assert_eq!(&second.table, &fresh.table);
+        let differences = second.ipcache.differences(&second.table.clone().into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(differences, []);
+    }
+}
