@@ -46,4 +46,5 @@ pub use object::{
 };
 pub use pod::SOCKET_LB;
 pub use reject::Reject;
+pub use time::parse as seconds_of;
 pub use uid::Uid;

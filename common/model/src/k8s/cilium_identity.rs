@@ -45,7 +45,9 @@ impl Kind for CiliumIdentity {
             return None;
         };
         let metadata = raw.metadata.as_ref();
-        let heartbeat = metadata.and_then(|m| m.annotations.as_ref()).and_then(|a| a.heartbeat.as_deref());
+        let annotations = metadata.and_then(|m| m.annotations.as_ref());
+        let heartbeat = annotations.and_then(|a| a.heartbeat.as_deref());
+        let claim = annotations.and_then(|a| a.claim.as_deref());
         let identity = Self {
             name: names.get(name),
             number,
@@ -57,6 +59,7 @@ impl Kind for CiliumIdentity {
             created: decode::created(common.as_ref(), refusals),
             labels: Labels::new(labels.iter().map(|(entry, value)| label(entry, value, names))),
             heartbeat: heartbeat.map(Arc::from),
+            claim: claim.map(Arc::from),
         };
         Some(Object::CiliumIdentity(identity.into()))
     }
@@ -108,13 +111,14 @@ mod tests {
             r#"{"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": {"name": "48861",
                 "uid": "798c2fec-5eb1-4906-a301-517607560d90", "resourceVersion": "933",
                 "labels": {"io.kubernetes.pod.namespace": "shop"},
-                "annotations": {"io.cilium.heartbeat": "2026-11-30T02:15:46.5Z", "x": "y"}},
+                "annotations": {"io.cilium.heartbeat": "2026-11-30T02:15:46.5Z", "portway.io/claim": "new", "x": "y"}},
             "security-labels": {"k8s:io.kubernetes.pod.namespace": "shop", "k8s:app": "web=1", "k8s:empty": ""}}"#,
         );
         let Object::CiliumIdentity(identity) = &decoded.objects[0] else { panic!("{decoded:?}") };
         assert_eq!((&*identity.name, identity.number), ("48861", NumericIdentity::new(48861)));
         assert_eq!(identity.uid, Uid::new("798c2fec-5eb1-4906-a301-517607560d90"));
         assert_eq!((identity.version, identity.heartbeat.as_deref()), (933, Some("2026-11-30T02:15:46.5Z")));
+        assert_eq!(identity.claim.as_deref(), Some("new"));
         let labels: Vec<_> = identity.labels.iter().map(ToString::to_string).collect();
         assert_eq!(labels, ["k8s:app=web=1", "k8s:empty", "k8s:io.kubernetes.pod.namespace=shop"]);
         assert_eq!(decoded.rejects, []);

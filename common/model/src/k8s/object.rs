@@ -324,6 +324,8 @@ pub struct CiliumIdentity {
     pub labels: Labels,
     /// Annotation `io.cilium.heartbeat`: it is going to be deleted unless somebody uses it.
     pub heartbeat: Option<Arc<str>>,
+    /// Annotation `portway.io/claim`: it must not be used yet.
+    pub claim: Option<Arc<str>>,
 }
 
 /// A CiliumEndpoint cilium.io/v2: who has an address. There is one for each pod of the cluster, so it is small.

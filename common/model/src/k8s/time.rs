@@ -1,5 +1,5 @@
 /// Seconds since 1970 of an RFC 3339 time, as Kubernetes writes them (`2026-11-30T02:15:46Z`); fractions are cut.
-pub(super) fn parse(text: &str) -> Option<i64> {
+pub fn parse(text: &str) -> Option<i64> {
     let (date, rest) = text.split_at_checked(10)?;
     let time = rest.strip_prefix(['T', 't'])?;
     let (time, zone) = time.split_at_checked(8)?;

@@ -44,6 +44,8 @@ impl<'a> CiliumMetadata<'a> {
 pub(in crate::k8s) struct CiliumAnnotations<'a> {
     #[serde(borrow, rename = "io.cilium.heartbeat")]
     pub(in crate::k8s) heartbeat: Option<Text<'a>>,
+    #[serde(borrow, rename = "portway.io/claim")]
+    pub(in crate::k8s) claim: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,206 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use portway_datapath::NumericIdentity;
+
+use super::home::{home_of, numbers_from};
+use crate::labels::Labels;
+
+/// Numbers that this node gives without asking anybody: of the local scope, to what is outside the cluster; and of the
+/// cluster's, where no API server is configured. A number is given again only after all who held it have let it go.
+#[derive(Clone, Debug)]
+pub struct Numbering {
+    range: Range,
+    by_labels: HashMap<Labels, Given>,
+    by_number: BTreeMap<NumericIdentity, Labels>,
+    /// Of somebody else.
+    foreign: BTreeSet<NumericIdentity>,
+    /// Where the next number of the local scope is looked for: the last ones stay unused for long.
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Range {
+    Local,
+    Cluster { cluster_id: u16 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    number: NumericIdentity,
+    holders: u32,
+}
+
+impl Numbering {
+    /// 16,777,217 to 33,554,431, one after the other.
+    pub fn local() -> Self {
+        Self::new(Range::Local)
+    }
+
+    /// A cluster's numbers: the home of the labels, or the next that is free.
+    pub fn of_cluster(cluster_id: u16) -> Self {
+        Self::new(Range::Cluster { cluster_id })
+    }
+
+    fn new(range: Range) -> Self {
+        Self {
+            range,
+            by_labels: HashMap::new(),
+            by_number: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            next: NumericIdentity::LOCAL_FIRST,
+        }
+    }
+
+    /// One more holder of the label set's number. `before` is the number that it had before a restart, which it keeps where
+    /// nobody else has it. `None`: no number is free.
+    pub fn hold(&mut self, labels: &Labels, before: Option<NumericIdentity>) -> Option<NumericIdentity> {
+        if let Some(given) = self.by_labels.get_mut(labels) {
+            given.holders += 1;
+            return Some(given.number);
+        }
+        let kept = before.filter(|number| self.is_in_range(*number) && self.is_free(*number));
+        let number = match kept {
+            Some(number) => number,
+            None => self.free_number(labels)?,
+        };
+        self.by_labels.insert(labels.clone(), Given { number, holders: 1 });
+        self.by_number.insert(number, labels.clone());
+        Some(number)
+    }
+
+    /// One holder less; true if it was the last.
+    pub fn release(&mut self, labels: &Labels) -> bool {
+        let Some(given) = self.by_labels.get_mut(labels) else { return false };
+        given.holders = given.holders.saturating_sub(1);
+        if given.holders > 0 {
+            return false;
+        }
+        self.by_number.remove(&given.number);
+        self.by_labels.remove(labels).is_some()
+    }
+
+    /// Somebody else has, or has no longer, a number: it is not given meanwhile. What was given before stays.
+    pub fn set_foreign(&mut self, number: NumericIdentity, is_foreign: bool) {
+        if is_foreign {
+            self.foreign.insert(number);
+        } else {
+            self.foreign.remove(&number);
+        }
+    }
+
+    pub fn get(&self, labels: &Labels) -> Option<NumericIdentity> {
+        self.by_labels.get(labels).map(|given| given.number)
+    }
+
+    pub fn labels_of(&self, number: NumericIdentity) -> Option<&Labels> {
+        self.by_number.get(&number)
+    }
+
+    /// By number.
+    pub fn iter(&self) -> impl Iterator<Item = (NumericIdentity, &Labels)> {
+        self.by_number.iter().map(|(number, labels)| (*number, labels))
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    fn is_free(&self, number: NumericIdentity) -> bool {
+        !self.by_number.contains_key(&number) && !self.foreign.contains(&number)
+    }
+
+    fn is_in_range(&self, number: NumericIdentity) -> bool {
+        let (first, last) = match self.range {
+            Range::Local => (NumericIdentity::LOCAL_FIRST, NumericIdentity::LOCAL_LAST),
+            Range::Cluster { cluster_id } => {
+                let (first, last) = NumericIdentity::of_cluster(cluster_id);
+                (first.get(), last.get())
+            }
+        };
+        (first..=last).contains(&number.get())
+    }
+
+    fn free_number(&mut self, labels: &Labels) -> Option<NumericIdentity> {
+        match self.range {
+            Range::Local => {
+                let (first, last) = (NumericIdentity::LOCAL_FIRST, NumericIdentity::LOCAL_LAST);
+                let mut numbers = (self.next..=last).chain(first..self.next).map(NumericIdentity::new);
+                let number = numbers.find(|number| self.is_free(*number))?;
+                self.next = if number.get() == last { first } else { number.get() + 1 };
+                Some(number)
+            }
+            Range::Cluster { cluster_id } => {
+                numbers_from(home_of(labels, cluster_id)).find(|number| self.is_free(*number))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::labels::Label;
+
+    fn labels(app: &str) -> Labels {
+        Labels::new([Label::new("k8s", "app", app)])
+    }
+
+    #[test]
+    fn a_label_set_has_one_number_until_its_last_holder_goes() {
+        let mut numbers = Numbering::local();
+        let web = numbers.hold(&labels("web"), None).unwrap();
+        assert_eq!(web.get(), NumericIdentity::LOCAL_FIRST);
+        assert_eq!(numbers.hold(&labels("web"), None), Some(web));
+        assert!(!numbers.release(&labels("web")));
+        assert_eq!(numbers.get(&labels("web")), Some(web));
+        assert!(numbers.release(&labels("web")));
+        assert_eq!((numbers.get(&labels("web")), numbers.labels_of(web)), (None, None));
+        let next = numbers.hold(&labels("db"), None).unwrap();
+        assert_ne!(next, web, "what is out of use is not given to others at once");
+    }
+
+    #[test]
+    fn numbers_stay_over_a_restart() {
+        let mut numbers = Numbering::local();
+        let before = NumericIdentity::new(NumericIdentity::LOCAL_FIRST + 7);
+        assert_eq!(numbers.hold(&labels("web"), Some(before)), Some(before));
+        assert_ne!(numbers.hold(&labels("db"), Some(before)), Some(before), "it is given");
+        let of_others = NumericIdentity::new(300);
+        assert_ne!(numbers.hold(&labels("dns"), Some(of_others)), Some(of_others), "of another scope");
+    }
+
+    #[test]
+    fn the_local_scope_comes_to_an_end_and_begins_again() {
+        let mut numbers = Numbering::local();
+        numbers.next = NumericIdentity::LOCAL_LAST;
+        assert_eq!(numbers.hold(&labels("a"), None).unwrap().get(), NumericIdentity::LOCAL_LAST);
+        assert_eq!(numbers.hold(&labels("b"), None).unwrap().get(), NumericIdentity::LOCAL_FIRST);
+    }
+
+    #[test]
+    fn without_an_api_server_the_home_is_taken_and_what_others_have_is_stepped_over() {
+        let mut numbers = Numbering::of_cluster(2);
+        let home = home_of(&labels("web"), 2);
+        numbers.set_foreign(home, true);
+        let given = numbers.hold(&labels("web"), None);
+        assert_eq!(given, numbers_from(home).nth(1));
+        numbers.set_foreign(home, false);
+        assert_eq!(numbers.hold(&labels("web"), None), given, "it stays");
+        numbers.release(&labels("web"));
+        numbers.release(&labels("web"));
+        assert_eq!(numbers.hold(&labels("web"), None), Some(home));
+    }
+
+    #[test]
+    fn when_all_numbers_are_given_there_is_none() {
+        let mut numbers = Numbering::of_cluster(0);
+        numbers_from(NumericIdentity::new(256)).for_each(|number| numbers.set_foreign(number, true));
+        assert_eq!(numbers.hold(&labels("web"), None), None);
+        numbers.set_foreign(NumericIdentity::new(4711), false);
+        assert_eq!(numbers.hold(&labels("web"), None).map(NumericIdentity::get), Some(4711));
+    }
+}
