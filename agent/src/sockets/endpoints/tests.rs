@@ -34,6 +34,8 @@ fn pod(uid: &str, live: bool) -> Event {
         live,
         ips: Box::new([addr(9)]),
         host_ports: Box::default(),
+        labels: Box::default(),
+        service_account: None,
         annotations: Box::default(),
     })))
 }
