@@ -10,6 +10,7 @@ pub mod client;
 pub mod cluster;
 pub mod connect;
 pub mod hammer;
+pub mod identity;
 pub mod objects;
 pub mod podadd;
 pub mod podnet;
@@ -23,9 +24,9 @@ pub use report::Figure;
 use anyhow::{Result, bail};
 
 /// Every benchmark, in the order in which they are run.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 12] = [
     "connect", "program", "start", "restart", "memory", "envelope", "hammer", "apilag", "churn", "podadd",
-    "podnet",
+    "podnet", "identity",
 ];
 
 /// Runs one. `long`: the form whose figures are published.
@@ -42,6 +43,7 @@ pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
         "churn" => churn::run(long),
         "podadd" => podadd::run(long),
         "podnet" => podnet::run(long),
+        "identity" => identity::run(long),
         other => bail!("no benchmark {other:?}: there are {}", NAMES.join(", ")),
     }
 }

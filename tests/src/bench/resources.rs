@@ -175,7 +175,7 @@ pub fn memory() -> Result<Vec<Figure>> {
 }
 
 /// `RssAnon` + `RssShmem` in bytes once they have stayed the same for three seconds.
-fn settled(pid: u32) -> Result<u64> {
+pub(super) fn settled(pid: u32) -> Result<u64> {
     let begin = Instant::now();
     let (mut last, mut since) = (rss(pid)?, Instant::now());
     while since.elapsed() < Duration::from_secs(3) {

@@ -5,7 +5,9 @@
 //! `tests/cluster/build.sh` builds into `$PORTWAY_CACHE/bin` (`.cache/bin` of the checkout).
 
 pub mod api;
+pub mod audit;
 pub mod controllers;
+pub mod crds;
 pub mod identity;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -20,6 +22,7 @@ use tempfile::TempDir;
 use super::manifest::{Endpoint, Service, Slice};
 use super::{Namespace, PREFIX, Process, eventually};
 pub use api::ApiClient;
+pub use audit::Write;
 pub use identity::Identity;
 
 /// Ranges of cluster addresses, which hold those of [`super::fixture`].
@@ -52,6 +55,8 @@ pub struct ControlPlane {
 pub enum Clients {
     /// The test and its agents, on loopback. No kubelet reports for a node, so admission leaves nodes and pods alone.
     Loopback,
+    /// As [`Self::Loopback`], and agents of several nodes at [`identity::FOR_MACHINES`].
+    Agents,
     /// Machines with kubelets too, at [`identity::FOR_MACHINES`], and their pods at `kubernetes.default`: with
     /// the admission plugins and the authorization of a real cluster.
     Machines,
@@ -112,6 +117,11 @@ impl ControlPlane {
 
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// As an administrator, by a client of its own: for another thread.
+    pub fn new_client(&self) -> Result<ApiClient> {
+        ApiClient::new(&self.namespace, address(FIRST_PORT), &self.identity, identity::ADMIN_TOKEN)
     }
 
     /// Who is who: certificates, tokens, kubeconfigs.
@@ -229,12 +239,17 @@ fn spawn_api_server(namespace: &Namespace, dir: &Path, port: u16, clients: Clien
             command.arg("--authorization-mode=RBAC");
             command.arg(flag("disable-admission-plugins", ADMISSION_OFF));
         }
+        Clients::Agents => {
+            at_machines(&mut command);
+            command.arg("--authorization-mode=RBAC");
+            command.arg(flag("disable-admission-plugins", ADMISSION_OFF));
+        }
         Clients::Machines => {
-            command.arg("--bind-address=0.0.0.0");
-            command.arg(flag("advertise-address", identity::FOR_MACHINES));
+            at_machines(&mut command);
             command.args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]);
         }
     }
+    audit::flags(&mut command, dir, port)?;
     command.arg(flag("secure-port", port));
     command.args([
         flag("tls-cert-file", file(identity::SERVER_CERTIFICATE)),
@@ -249,6 +264,11 @@ fn spawn_api_server(namespace: &Namespace, dir: &Path, port: u16, clients: Clien
     // Memory is cheaper here than the two processors that all share.
     command.env("GOGC", "300");
     spawn("kube-apiserver", command)
+}
+
+/// Where machines find it.
+fn at_machines(command: &mut Command) {
+    command.arg("--bind-address=0.0.0.0").arg(flag("advertise-address", identity::FOR_MACHINES));
 }
 
 fn spawn(name: &str, mut command: Command) -> Result<Process> {

@@ -7,11 +7,17 @@
 //!  pod ── node-3 ──┘
 //! ```
 //!
+//! What there is stands in a directory that all agents follow, or in the API server of a control plane at the router.
+//!
 //! The world routes everything by the router, which knows the links alone: what a pod's address would have to reach
 //! goes nowhere. No namespace has a link to another one that a test did not make.
 
+pub mod agreement;
+pub mod arrivals;
 pub mod cni;
+pub mod ipcache;
 pub mod node;
+pub mod objects;
 pub mod pod;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,8 +27,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+use super::cluster::Clients;
 use super::manifest::{Directory, Endpoint, Service, TARGET};
-use super::{Agent, Namespace, PREFIX, Probe, Server, complain, process};
+use super::{Agent, ControlPlane, Namespace, PREFIX, Probe, Server, complain, process};
 
 pub use node::Node;
 pub use pod::{Pod, PodSpec};
@@ -75,6 +82,7 @@ pub struct ClusterNet {
     // Dropped in this order: processes, then what they run in.
     nodes: Vec<Node>,
     servers: Vec<Server>,
+    control_plane: Option<ControlPlane>,
     router: Namespace,
     world: Namespace,
     manifests: Directory,
@@ -88,22 +96,53 @@ impl ClusterNet {
     /// Runs `body` on a network of its own with `nodes` nodes, whose agents do not run yet. Where it fails or panics,
     /// says what the agents said.
     pub fn test(name: &str, nodes: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut net = Self::new(name, nodes)?;
-        let result = catch_unwind(AssertUnwindSafe(|| body(&mut net)));
-        match result {
+        Self::new(name, nodes)?.judge(body)
+    }
+
+    /// As [`Self::test`], with a control plane instead of the directory.
+    pub fn test_on_api(name: &str, nodes: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        Self::on_api(name, nodes)?.judge(body)
+    }
+
+    fn judge(mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        match catch_unwind(AssertUnwindSafe(|| body(&mut self))) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                net.report(&format!("{error:#}"));
+                self.report(&format!("{error:#}"));
                 Err(error)
             }
             Err(panic) => {
-                net.report("it panicked, see above");
+                self.report("it panicked, see above");
                 resume_unwind(panic)
             }
         }
     }
 
+    /// Its agents follow one directory.
     pub fn new(name: &str, nodes: u8) -> Result<Self> {
+        let mut net = Self::without_nodes(name)?;
+        // Every cluster has it.
+        net.namespace("default", &[])?;
+        net.join_all(nodes, name)?;
+        Ok(net)
+    }
+
+    /// With an API server at the router, which has Portway's kinds and the nodes, and no controllers.
+    pub fn on_api(name: &str, nodes: u8) -> Result<Self> {
+        let net = Self::without_kinds(name, nodes)?;
+        net.control_plane()?.install_crds()?;
+        Ok(net)
+    }
+
+    /// As [`Self::on_api`], before somebody has installed Portway's kinds.
+    pub fn without_kinds(name: &str, nodes: u8) -> Result<Self> {
+        let mut net = Self::without_nodes(name)?;
+        net.control_plane = Some(ControlPlane::start_for(&net.router, Clients::Agents)?);
+        net.join_all(nodes, name)?;
+        Ok(net)
+    }
+
+    fn without_nodes(name: &str) -> Result<Self> {
         super::world::remove_leftovers(&std::env::temp_dir())?;
         let dir = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-{name}-", std::process::id()))
@@ -125,29 +164,33 @@ impl ClusterNet {
         world.add_default_route(GATE_V4.into())?;
         world.add_default_route(GATE_V6.into())?;
         let servers = vec![Server::start(&world, WORLD, TARGET)?];
-        let mut net = Self {
+        Ok(Self {
             nodes: Vec::new(),
             servers,
+            control_plane: None,
             router,
             world,
             manifests,
             dir,
             strangers: 0,
             _not_send: std::marker::PhantomData,
-        };
-        for number in 1..=nodes {
-            net.join(number, name)?;
-        }
-        Ok(net)
+        })
+    }
+
+    fn join_all(&mut self, nodes: u8, test: &str) -> Result<()> {
+        (1..=nodes).try_for_each(|number| self.join(number, test))
     }
 
     /// A node more on the link, and its object.
     fn join(&mut self, number: u8, test: &str) -> Result<()> {
-        let node = Node::new(number, test, self.dir.path(), self.manifests.path())?;
+        let kubeconfig = self.control_plane.as_ref().map(|control_plane| {
+            control_plane.identity().kubeconfig("agent", &control_plane.url_for_machines())
+        });
+        let node = Node::new(number, test, self.dir.path(), self.manifests.path(), kubeconfig.transpose()?)?;
         self.plug(node.namespace(), node.name(), &[(node.v4().into(), 24), (node.v6().into(), 64)])?;
         node.namespace().add_default_route(ROUTER_V4.into())?;
         node.namespace().add_default_route(ROUTER_V6.into())?;
-        self.manifests.put(node.name(), [node.object()])?;
+        self.put(node.name(), &node.object())?;
         self.nodes.push(node);
         Ok(())
     }
@@ -231,9 +274,8 @@ impl ClusterNet {
     /// has the addresses, as kubelet does it.
     pub fn make(&self, number: u8, spec: &PodSpec) -> Result<Pod> {
         let node = self.node(number);
-        self.manifests.put(&spec.file(), [spec.object(node.name(), &[])])?;
-        let pod = node.add(spec)?;
-        self.manifests.put(&spec.file(), [spec.object(node.name(), &[pod.v4.into(), pod.v6.into()])])?;
+        let pod = node.add(&self.announce(number, spec)?)?;
+        self.report_addresses(&pod)?;
         Ok(pod)
     }
 
@@ -242,11 +284,6 @@ impl ClusterNet {
         let node = self.nodes.iter().find(|node| node.name() == pod.node).context("no such node")?;
         node.delete(pod)?;
         self.forget(pod)
-    }
-
-    /// Removes the pod's object alone.
-    pub fn forget(&self, pod: &Pod) -> Result<()> {
-        self.manifests.remove(&pod.spec.file())
     }
 
     /// Lets `pod` answer on [`TARGET`], TCP and UDP, with its name.
@@ -262,9 +299,12 @@ impl ClusterNet {
         Ok(pod)
     }
 
-    /// Puts `service` with these endpoints into the directory that all agents follow.
+    /// Puts `service` with these endpoints where all agents look.
     pub fn publish(&self, service: &Service, endpoints: impl IntoIterator<Item = Endpoint>) -> Result<()> {
-        self.manifests.put(service.name(), service.clone().with_endpoints(endpoints))
+        match &self.control_plane {
+            Some(control_plane) => control_plane.publish(service, endpoints),
+            None => self.manifests.put(service.name(), service.clone().with_endpoints(endpoints)),
+        }
     }
 
     /// A client in a pod.
@@ -274,6 +314,9 @@ impl ClusterNet {
     }
 
     fn report(&self, failure: &str) {
+        if let Some(control_plane) = &self.control_plane {
+            complain(&format!("--- the control plane:\n{}", control_plane.log()));
+        }
         complain(&format!("failed: {failure}"));
         for node in &self.nodes {
             let said = node.agent.as_ref().map_or_else(|| "not running\n".to_owned(), Agent::log);

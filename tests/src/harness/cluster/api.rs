@@ -18,7 +18,16 @@ use crate::harness::Namespace;
 /// Requests on their way at a time when there are many objects: more only wait in the API server.
 const PARALLEL: usize = 16;
 /// Kinds without a namespace, of those that the tests use.
-const CLUSTER_SCOPED: [&str; 4] = ["ClusterRole", "ClusterRoleBinding", "Namespace", "Node"];
+const CLUSTER_SCOPED: [&str; 8] = [
+    "CiliumEndpointSlice",
+    "CiliumIdentity",
+    "CiliumNode",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "Namespace",
+    "Node",
+];
 
 /// Its sockets are in the control plane's namespace.
 pub struct ApiClient {
@@ -99,6 +108,12 @@ impl ApiClient {
         within(&self.runtime, async move { apply(&client, &object).await })
     }
 
+    /// Merges the status of `object` into that of what is there.
+    pub fn set_status(&self, object: &Value) -> Result<()> {
+        let (client, object) = (self.client.clone(), object.clone());
+        within(&self.runtime, async move { set_status(&client, &object).await.map(drop) })
+    }
+
     /// Creates all of `objects`, in no order.
     pub fn create_all(&self, objects: Vec<Value>) -> Result<()> {
         let client = self.client.clone();
@@ -156,8 +171,11 @@ async fn apply(client: &kube::Client, object: &Value) -> Result<Value> {
     }
 }
 
-/// A create or an update leaves the status as it is; a second request sets it.
+/// A create or an update leaves the status as it is; a second request sets it. A CiliumEndpoint's is like any field.
 async fn set_status(client: &kube::Client, object: &Value) -> Result<Option<Value>> {
+    if object["kind"] == "CiliumEndpoint" {
+        return Ok(None);
+    }
     let Some(status) = object.get("status").filter(|status| !status.is_null()) else { return Ok(None) };
     let path = format!("{}/status", path_of(object)?);
     let patch = json!({"status": status});
@@ -202,7 +220,10 @@ fn collection_of(object: &Value) -> Result<String> {
     let version = text("/apiVersion").with_context(|| format!("no apiVersion: {object}"))?;
     let kind = text("/kind").with_context(|| format!("no kind: {object}"))?;
     let root = if version.contains('/') { "apis" } else { "api" };
-    let plural = format!("{}s", kind.to_lowercase());
+    let plural = match kind.to_lowercase() {
+        kind if kind.ends_with('y') => format!("{}ies", kind.trim_end_matches('y')),
+        kind => format!("{kind}s"),
+    };
     Ok(if CLUSTER_SCOPED.contains(&kind) {
         format!("/{root}/{version}/{plural}")
     } else {

@@ -23,7 +23,7 @@ impl ControlPlane {
         command.arg(flag("root-ca-file", self.identity.ca_file().display()));
         command.arg(flag("service-cluster-ip-range", SERVICE_RANGES));
         match self.clients {
-            Clients::Loopback => {
+            Clients::Loopback | Clients::Agents => {
                 command.arg("--allocate-node-cidrs=false");
                 // Those two would remove pods of nodes that no kubelet answers for.
                 command.arg("--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller");

@@ -156,6 +156,14 @@ pub fn agent_role() -> Vec<Value> {
             "rules": [
                 read("", &["namespaces", "nodes", "pods", "services"]),
                 read("discovery.k8s.io", &["endpointslices"]),
+                read("apiextensions.k8s.io", &["customresourcedefinitions"]),
+                read("cilium.io", &["ciliumendpointslices"]),
+                {
+                    "apiGroups": ["cilium.io"],
+                    "resources": ["ciliumidentities", "ciliumendpoints", "ciliumnodes"],
+                    "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+                },
+                {"apiGroups": ["cilium.io"], "resources": ["ciliumnodes/status"], "verbs": ["update", "patch"]},
                 {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
             ],
         }),

@@ -159,8 +159,8 @@ fn call(
     process.env(
         "CNI_ARGS",
         format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
-            spec.name, spec.container_id, spec.uid
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+            spec.kube_namespace, spec.name, spec.container_id, spec.uid
         ),
     );
     if let Some(sandbox) = sandbox {

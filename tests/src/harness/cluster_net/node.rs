@@ -27,11 +27,18 @@ pub struct Node {
     bpf: BpfMount,
     dir: PathBuf,
     manifests: PathBuf,
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Node {
     /// `node-<number>`, joined to nothing.
-    pub(super) fn new(number: u8, test: &str, inside: &Path, manifests: &Path) -> Result<Self> {
+    pub(super) fn new(
+        number: u8,
+        test: &str,
+        inside: &Path,
+        manifests: &Path,
+        kubeconfig: Option<PathBuf>,
+    ) -> Result<Self> {
         let name = format!("node-{number}");
         let dir = inside.join(&name);
         for sub in ["bpf", "state", "cni"] {
@@ -47,6 +54,7 @@ impl Node {
             name,
             dir,
             manifests: manifests.to_owned(),
+            kubeconfig,
         })
     }
 
@@ -114,7 +122,7 @@ impl Node {
             namespace: self.namespace.clone(),
             node_name: self.name.clone(),
             manifests: self.manifests.clone(),
-            kubeconfig: None,
+            kubeconfig: self.kubeconfig.clone(),
             cgroup: self.cgroup.path().to_owned(),
             bpf_root: self.bpf.path().to_owned(),
             state: self.dir.join("state"),

@@ -18,6 +18,10 @@ pub struct PodSpec {
     pub name: String,
     pub uid: String,
     pub container_id: String,
+    /// The Kubernetes namespace.
+    pub kube_namespace: String,
+    pub(super) labels: Map<String, Value>,
+    account: String,
     annotations: Map<String, Value>,
 }
 
@@ -26,7 +30,34 @@ impl PodSpec {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let container_id = format!("{:032x}{number:032x}", std::process::id());
-        Self { name: name.to_owned(), uid: format!("uid-{number}"), container_id, annotations: Map::new() }
+        Self {
+            name: name.to_owned(),
+            uid: format!("uid-{number}"),
+            container_id,
+            kube_namespace: "default".to_owned(),
+            labels: Map::new(),
+            account: "default".to_owned(),
+            annotations: Map::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        self.kube_namespace = namespace.to_owned();
+        self
+    }
+
+    #[must_use]
+    pub fn labelled(mut self, name: &str, value: &str) -> Self {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Its service account, instead of `default`.
+    #[must_use]
+    pub fn account(mut self, name: &str) -> Self {
+        self.account = name.to_owned();
+        self
     }
 
     #[must_use]
@@ -43,10 +74,13 @@ impl PodSpec {
 
     /// The file that its object is in.
     pub(super) fn file(&self) -> String {
-        format!("pod-{}", self.name)
+        match self.kube_namespace.as_str() {
+            "default" => format!("pod-{}", self.name),
+            namespace => format!("pod-{namespace}-{}", self.name),
+        }
     }
 
-    /// Its Pod on `node`, in the namespace `default`.
+    /// Its Pod on `node`.
     pub fn object(&self, node: &str, addresses: &[IpAddr]) -> Value {
         let ips: Vec<Value> = addresses.iter().map(|addr| json!({"ip": addr.to_string()})).collect();
         let status = match addresses.first() {
@@ -63,12 +97,17 @@ impl PodSpec {
             "kind": "Pod",
             "metadata": {
                 "name": self.name,
-                "namespace": "default",
+                "namespace": self.kube_namespace,
                 "uid": self.uid,
                 "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": self.labels,
                 "annotations": self.annotations,
             },
-            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "none"}]},
+            "spec": {
+                "nodeName": node,
+                "serviceAccountName": self.account,
+                "containers": [{"name": "main", "image": "none"}],
+            },
             "status": status,
         })
     }
