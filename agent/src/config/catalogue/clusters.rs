@@ -100,8 +100,6 @@ pub(super) const DETAILS: &[Key] = &details(
         ("kvstore-max-consecutive-quorum-errors", "2"),
         ("kvstore-periodic-sync", "5m"),
         ("kvstore-pod-network-support", "false"),
-        ("cluster-name", "default"),
-        ("cluster-id", "0"),
         ("max-connected-clusters", "255"),
         ("clustermesh-cache-ttl", "0s"),
         ("clustermesh-ip-identities-sync-timeout", "1m"),

@@ -100,8 +100,6 @@ pub(super) const DETAILS: &[Key] = &details(
         ("identity-allocation-timeout", "2m"),
         ("identity-max-jitter", "30s"),
         ("allocator-list-timeout", "3m"),
-        ("labels", ""),
-        ("label-prefix-file", ""),
         ("node-labels", ""),
         ("enable-node-selector-labels", "false"),
         ("fixed-identity-mapping", ""),

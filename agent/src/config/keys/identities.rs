@@ -6,6 +6,10 @@ use super::key;
 
 const IDENTITIES: &str = "Identities of pods";
 
+/// Cilium's rule, whose labels and DNS names have it.
+pub(in crate::config) const CLUSTER_NAME: &str =
+    "a name of up to 32 lower-case letters, digits and `-`, that begins and ends with a letter or digit";
+
 /// In the order of the help.
 pub(in crate::config) const KEYS: &[Key] = &[
     key(
@@ -35,5 +39,34 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Kind::Text("a duration of at most 1h, such as 5m"),
         "5m",
         "How long CustomResourceDefinitions may be missing at a start before that is an error; services are served meanwhile",
+    ),
+    key(
+        IDENTITIES,
+        "labels",
+        Kind::Text("rules such as k8s:app or k8s:!internal, regular expressions with spaces between them"),
+        "",
+        "Labels that make a pod's identity, beside those of the default: a rule with `!` leaves labels out, one without leaves \
+         out all others",
+    ),
+    key(
+        IDENTITIES,
+        "label-prefix-file",
+        Kind::Path,
+        "",
+        "A file of prefixes of labels, as JSON, instead of the default ones",
+    ),
+    key(
+        IDENTITIES,
+        "cluster-name",
+        Kind::Text(CLUSTER_NAME),
+        "default",
+        "One of the labels of each identity of the cluster's pods",
+    ),
+    key(
+        IDENTITIES,
+        "cluster-id",
+        Kind::Integer { min: 0, max: 255 },
+        "0",
+        "The high part of the numbers of the cluster's identities",
     ),
 ];

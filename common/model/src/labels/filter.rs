@@ -246,6 +246,9 @@ impl Rule {
 
 impl Pattern {
     fn parse(written: &str) -> Result<Self, String> {
+        if let Some(c) = written.chars().find(|c| !c.is_ascii_graphic()) {
+            return Err(format!("{c:?} is in no label's key"));
+        }
         // Most patterns are a prefix, and no expression is as quick as that.
         if let Some(prefix) = literal(written) {
             return Ok(Self::Prefix(prefix.into()));

@@ -75,6 +75,7 @@ fn what_is_no_filter_is_named_with_the_mend() {
     assert!(error("k8:app").starts_with(r#""k8:app": "k8" is no source of labels; there are any, cidr,"#));
     assert!(error("k8s:a(").contains("is no regular expression: regex parse error"), "{}", error("k8s:a("));
     assert!(error("k8s:a{9999}{9999}").contains("is no regular expression"));
+    assert!(error("k8s:\u{1}").contains("is in no label's key"));
     let file = |json: &str| LabelFilter::from_file(json).unwrap_err().to_string();
     assert_eq!(file(r#"{"version": 2}"#), "version 2 is not read; 1 is");
     assert!(file("[]").contains("\"valid-prefixes\""), "{}", file("[]"));
