@@ -44,13 +44,13 @@ use tokio::task::JoinSet;
 use crate::config::{self, Config, Loaded};
 use crate::ipcache::Ipcache;
 use crate::lock::Lock;
-use crate::{endpoints, network, node};
+use crate::{endpoints, identities, network, node};
 use audit::AuditMetrics;
 use audit::objects::Objects;
 use health::ProxyHealth;
 use http::Api;
 use metrics::Metrics;
-use owner::{Inputs, Owner, ToNetwork};
+use owner::{Inputs, Owner, ToIdentities, ToNetwork};
 use pod_network::Pods;
 
 /// What is under way at the end is waited for this long.
@@ -127,9 +127,11 @@ async fn serve(
         });
     }
 
-    let (to_network, network_ended) = match &config.pod_network {
+    let recorder = api_server.as_ref().map(|(watches, _)| watches.events().clone());
+    let (to_network, to_identities, network_ended) = match &config.pod_network {
         Some(network) => {
             let (owner, from_owner) = ToNetwork::new(&config, network);
+            let (to_identities, told) = ToIdentities::new();
             let cluster = from_owner.cluster.clone();
             let (name, endpoints) = (api.setting("cluster-name"), api.endpoints());
             metrics.watch_pods(api.endpoints())?;
@@ -140,12 +142,13 @@ async fn serve(
                 network: network.clone(),
                 owner: from_owner,
                 ipcache,
+                identities: identities::FromOwner { told, recorder },
                 endpoints: api.endpoints(),
                 flows: Arc::clone(&metrics.flows),
                 starting: readiness.task("the pod network"),
                 drain: drain()?,
             })?;
-            (Some(owner), Some(ended))
+            (Some(owner), Some(to_identities), Some(ended))
         }
         None => {
             // A runtime would go on to ask for pods' networks that nobody gives.
@@ -153,7 +156,7 @@ async fn serve(
                 Ok(done) => done.iter().for_each(|what| tracing::warn!("the pod network is off now: {what}")),
                 Err(error) => tracing::warn!(%error, "the pod network is off now"),
             }
-            (None, None)
+            (None, None, None)
         }
     };
     let owner_ended = spawn_owner(OwnerParts {
@@ -162,7 +165,7 @@ async fn serve(
         readiness,
         starting,
         api,
-        inputs: Inputs { asked, api_server, health, audit, network: to_network },
+        inputs: Inputs { asked, api_server, health, audit, network: to_network, identities: to_identities },
         drain: drain()?,
         started,
     })?;

@@ -9,6 +9,7 @@
 //! notes        what the plugin was asked to remove while it did not reach the agent
 //! unknown      pods whose records cannot be read: they keep what they have
 //! removal      the end of all of them, by `portway cleanup`
+//! identity     who the pods are, and who waits for it
 //! health       the endpoint that other nodes probe
 //! follow       what the cluster says of node and pods, links that vanish
 //! intact       what somebody else changed of programs and tables, put right
@@ -23,6 +24,7 @@ mod attach;
 mod detach;
 mod follow;
 mod health;
+mod identity;
 mod intact;
 mod kernel;
 mod link;
@@ -45,6 +47,7 @@ use portway_cni::failure::{Failure, code};
 use portway_cni::protocol::AttachmentId;
 use portway_datapath::{Addr, EndpointId, EndpointValue, Family, NetnsOptions};
 use portway_model::node::ClusterView;
+use tokio::sync::watch;
 
 use crate::config::{Config, PodNetwork};
 use crate::ipam::{Ipam, PoolUse};
@@ -53,7 +56,7 @@ pub use health::HealthLinkError;
 pub use kernel::{Found, Kernel, KernelError};
 pub use link::{GATEWAY_V4, GATEWAY_V6, LinkError};
 pub use node_kernel::NodeKernel;
-pub use record::{Change, Endpoint, Link, Mac, State, is_link_name};
+pub use record::{Change, Endpoint, EndpointIdentity, Link, Mac, State, is_link_name};
 pub use removal::{RemovalError, remove, remove_configuration};
 pub use restore::Restored;
 pub use store::StoreError;
@@ -111,6 +114,10 @@ struct Shared {
     known: Mutex<Known>,
     /// Whenever something changes that a request may wait for.
     changed: Condvar,
+    /// Counts endpoints that come, go or get addresses.
+    changes: watch::Sender<u64>,
+    /// Held from a change to its record's end: two of one endpoint are kept in their order.
+    keeping: Mutex<()>,
 }
 
 /// Held for moments, and never over a call to the kernel.
@@ -120,6 +127,10 @@ struct Known {
     unknown: BTreeMap<String, unknown::Unknown>,
     /// Numbers of records that cannot be read, and what the tables have of them.
     unknown_ids: BTreeSet<u16>,
+    /// Endpoints of which other nodes were told, or could not be.
+    announced: BTreeSet<u16>,
+    /// Why endpoints have no identity yet.
+    obstacles: BTreeMap<u16, String>,
     /// Attachments that somebody works at.
     busy: BTreeSet<AttachmentId>,
     ipam: Ipam,
@@ -152,6 +163,8 @@ impl Endpoints {
             by_id: BTreeMap::new(),
             unknown: BTreeMap::new(),
             unknown_ids: BTreeSet::new(),
+            announced: BTreeSet::new(),
+            obstacles: BTreeMap::new(),
             busy: BTreeSet::new(),
             ipam: Ipam::default(),
             view: Arc::default(),
@@ -161,8 +174,16 @@ impl Endpoints {
             last_id: EndpointId::HEALTH.get(),
         };
         let store = store::Store::open(state_dir)?;
-        let (known, changed) = (Mutex::new(known), Condvar::new());
-        Ok(Self { shared: Arc::new(Shared { settings, kernel, store, known, changed }) })
+        let shared = Shared {
+            settings,
+            kernel,
+            store,
+            known: Mutex::new(known),
+            changed: Condvar::new(),
+            changes: watch::Sender::new(0),
+            keeping: Mutex::new(()),
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Every endpoint, by its number.
@@ -251,6 +272,7 @@ impl Endpoints {
 
     /// Changes an endpoint and keeps it. `None` where there is no such one.
     fn update(&self, id: u16, change: impl FnOnce(&mut Endpoint)) -> Result<Option<Endpoint>, StoreError> {
+        let _keeping = self.shared.keeping.lock().unwrap_or_else(PoisonError::into_inner);
         let endpoint = {
             let mut known = self.known();
             let Some(endpoint) = known.by_id.get_mut(&id) else { return Ok(None) };

@@ -4,6 +4,7 @@
 //! owner ── ClusterView, "serves" ──► network ─► pw_ipcache, pw_devices, pw_network, routes, the tunnel device
 //!                                       │
 //!                                       ├─ endpoints, IPAM, CNI server ─► links of pods, pw_endpoints
+//!                                       ├─ identities
 //!                                       └─ probes between nodes
 //! ```
 
@@ -21,7 +22,7 @@ mod tunnel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use portway_model::node::ClusterView;
 use portway_runtime::readiness::Guard;
 use portway_runtime::shutdown::Drain;
@@ -31,6 +32,7 @@ use crate::cni::Pods;
 use crate::config::{Config, PodNetwork};
 use crate::conntrack::Conntrack;
 use crate::endpoints::{Endpoints, NodeKernel};
+use crate::identities;
 use crate::ipcache::Ipcache;
 use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
@@ -66,6 +68,7 @@ pub(crate) struct FromOwner {
 pub(crate) struct Flows {
     pub(crate) reader: PodReader,
     pub(crate) conntrack: Conntrack,
+    pub(crate) ipcache: Ipcache,
 }
 
 /// What the thread is given.
@@ -73,6 +76,7 @@ pub(crate) struct Inputs {
     pub(crate) config: Arc<Config>,
     pub(crate) network: PodNetwork,
     pub(crate) owner: FromOwner,
+    pub(crate) identities: identities::FromOwner,
     pub(crate) ipcache: Ipcache,
     /// Where the API finds the endpoints, as soon as they are known.
     pub(crate) endpoints: Arc<OnceLock<Endpoints>>,
@@ -100,25 +104,18 @@ pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::
 fn run(inputs: Inputs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    let Inputs { config, network, owner, ipcache, endpoints, flows, starting, mut drain } = inputs;
+    let mut drain = inputs.drain.clone();
     runtime.block_on(async {
         tokio::select! {
-            result = follow(&config, &network, owner, ipcache, &endpoints, &flows, starting) => result,
+            result = follow(inputs) => result,
             () = drain.begun() => Ok(()),
         }
     })
 }
 
 /// Until an error that no retry mends.
-async fn follow(
-    config: &Arc<Config>,
-    network: &PodNetwork,
-    owner: FromOwner,
-    ipcache: Ipcache,
-    endpoints: &OnceLock<Endpoints>,
-    flows: &OnceLock<Flows>,
-    starting: Guard,
-) -> anyhow::Result<()> {
+async fn follow(inputs: Inputs) -> anyhow::Result<()> {
+    let Inputs { config, network, owner, identities, ipcache, endpoints, flows, starting, drain } = inputs;
     let FromOwner { cluster, serves, tables, troubles } = owner;
     let Ok((tables, PodOpening { origins, earlier })) = tables.await else {
         // The owner ended, and with it the agent.
@@ -140,12 +137,23 @@ async fn follow(
     let conntrack = Conntrack::start(tables.clone(), services, network.timeouts)
         .context("cannot start to collect flows that are over")?;
     let kernel = NodeKernel::new(&config.bpf_root, tables.clone(), Arc::clone(&programs), conntrack.clone());
-    let pods = Pods::start(config, network, kernel).await?;
+    let pods = Pods::start(&config, &network, kernel).await?;
     endpoints.get_or_init(|| pods.endpoints().clone());
-    flows.get_or_init(|| Flows { reader: tables.reader(), conntrack: conntrack.clone() });
+    let identities_ended = identities::spawn(identities::Inputs {
+        config: Arc::clone(&config),
+        network: network.clone(),
+        owner: identities,
+        endpoints: pods.endpoints().clone(),
+        drain,
+    })?;
+    flows.get_or_init(|| Flows {
+        reader: tables.reader(),
+        conntrack: conntrack.clone(),
+        ipcache: ipcache.clone(),
+    });
     let (ready, pods_may_be_served) = watch::channel(false);
     let nodes = NodeSide {
-        nodes: Nodes::new(Arc::clone(config), network.clone(), tables.clone(), programs, ipcache),
+        nodes: Nodes::new(Arc::clone(&config), network.clone(), tables.clone(), programs, ipcache),
         tables,
         endpoints: pods.endpoints().clone(),
         conntrack,
@@ -158,6 +166,7 @@ async fn follow(
     tokio::select! {
         ended = pods => ended,
         ended = nodes.follow(cluster, serves) => ended,
+        ended = identities_ended => ended.unwrap_or_else(|_| Err(anyhow!("the thread of identities panicked"))),
     }
 }
 

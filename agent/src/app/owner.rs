@@ -2,6 +2,7 @@
 
 mod answers;
 mod audit;
+mod identities;
 mod network;
 mod node;
 mod serving;
@@ -19,6 +20,7 @@ use portway_runtime::readiness::{Guard, Readiness};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
+pub(super) use identities::ToIdentities;
 pub(super) use network::ToNetwork;
 
 use super::audit::objects::Differing;
@@ -68,6 +70,8 @@ pub(super) struct Inputs {
     pub(super) audit: AuditMetrics,
     /// Where there is a pod network.
     pub(super) network: Option<ToNetwork>,
+    /// The same.
+    pub(super) identities: Option<ToIdentities>,
 }
 
 pub(super) struct Owner {
@@ -91,6 +95,8 @@ pub(super) struct Owner {
     datapath: Datapath,
     /// Where there is a pod network.
     network: Option<ToNetwork>,
+    /// The same.
+    identities: Option<ToIdentities>,
     /// `None` where no program is attached.
     sockets: Option<Sockets>,
     audit: Audit,
@@ -124,7 +130,7 @@ impl Owner {
         inputs: Inputs,
         started: Instant,
     ) -> anyhow::Result<Self> {
-        let Inputs { asked, api_server, health, audit, mut network } = inputs;
+        let Inputs { asked, api_server, health, audit, mut network, identities } = inputs;
         let (watches, told) = api_server.unzip();
         let events = watches.as_ref().map(|watches| ObjectEvents::new(watches.events().clone()));
         let sources = Sources::new(&config, watches);
@@ -172,6 +178,7 @@ impl Owner {
             restored,
             datapath,
             network,
+            identities,
             sockets,
             first_sync,
             is_exact: false,
@@ -198,9 +205,11 @@ impl Owner {
                 self.audit.due_at(),
             ];
             let due = due.into_iter().flatten().min();
+            let takes = !self.identities.as_ref().is_some_and(ToIdentities::is_behind);
             tokio::select! {
-                event = next_file(&mut self.directory) => self.take_file(event)?,
-                number = next_told(&mut self.told, &mut self.batch) => self.take_told(number)?,
+                event = next_file(&mut self.directory), if takes => self.take_file(event)?,
+                number = next_told(&mut self.told, &mut self.batch), if takes => self.take_told(number)?,
+                () = deliver(&mut self.identities) => {}
                 Some(report) = self.grace_reports.recv() => {
                     let goes_on = self.datapath.grace_over(report);
                     if goes_on && !self.datapath.writes_fail() {
@@ -284,6 +293,13 @@ async fn next_file(directory: &mut Option<Directory>) -> Result<Event, Directory
 async fn next_told(told: &mut Option<mpsc::Receiver<Told>>, batch: &mut Vec<Told>) -> usize {
     match told {
         Some(told) => told.recv_many(batch, BATCH).await,
+        None => pending().await,
+    }
+}
+
+async fn deliver(identities: &mut Option<ToIdentities>) {
+    match identities {
+        Some(identities) => identities.deliver().await,
         None => pending().await,
     }
 }

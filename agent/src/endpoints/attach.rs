@@ -1,7 +1,7 @@
 //! What a container runtime asks for, by the plugin.
 
 mod allocation;
-mod answer;
+pub(super) mod answer;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -200,6 +200,7 @@ impl Endpoints {
             link,
             addresses: Vec::new(),
             socket_lb: true,
+            identity: None,
             created: now(),
             state: State::Creating,
             log: Default::default(),
@@ -209,6 +210,8 @@ impl Endpoints {
             endpoint.addresses = self.allocate(&mut known)?;
         }
         known.by_id.insert(number, endpoint.clone());
+        drop(known);
+        self.touch();
         Ok(endpoint)
     }
 
@@ -238,19 +241,19 @@ impl Endpoints {
             endpoint.link.ifindex =
                 kernel.create_link(&endpoint.link, netns, &request.id.interface).map_err(refused)?;
         }
-        let (link, addresses) = (endpoint.link.clone(), endpoint.addresses.clone());
-        let socket_lb = self.wait_for_pod(endpoint.id, &request.pod);
+        self.remember_link(endpoint);
+        let socket_lb = self.wait_for_pod(&request.pod);
+        self.wait_for_identity(endpoint)?;
         let kept = self.update(endpoint.id, |endpoint| {
-            endpoint.link = link;
-            endpoint.addresses = addresses;
             endpoint.socket_lb = socket_lb;
-            endpoint.enter(State::Regenerating, "its link is there");
+            endpoint.enter(State::Regenerating, "its link is there, and its identity is known");
         });
         *endpoint = kept.map_err(|error| failure(&error.into()))?.ok_or_else(|| gone(&request.id))?;
         self.install(endpoint).map_err(refused)?;
         if !endpoint.link.is_chained {
             kernel.configure_pod(endpoint, netns).map_err(refused)?;
         }
+        self.wait_announced(endpoint)?;
         let kept = self.update(endpoint.id, |endpoint| endpoint.enter(State::Ready, "its pod can start"));
         *endpoint = kept.map_err(|error| failure(&error.into()))?.ok_or_else(|| gone(&request.id))?;
         Ok(match &request.previous {
@@ -266,6 +269,10 @@ impl Endpoints {
         if self.known().serves {
             kernel.attach(endpoint.link.ifindex, &endpoint.link.name)?;
         }
+        // Who it is before it can be found.
+        if let Some(identity) = &endpoint.identity {
+            kernel.set_identity(endpoint.id, Some(identity.number()))?;
+        }
         for (addr, value) in endpoint.table() {
             kernel.set_endpoint(addr, value)?;
         }
@@ -276,6 +283,18 @@ impl Endpoints {
             kernel.route(endpoint)?;
         }
         Ok(())
+    }
+
+    /// The link and the addresses of an endpoint whose identity is waited for.
+    fn remember_link(&self, endpoint: &Endpoint) {
+        let mut known = self.known();
+        if let Some(now) = known.by_id.get_mut(&endpoint.id) {
+            now.link = endpoint.link.clone();
+            now.addresses.clone_from(&endpoint.addresses);
+            if now.identity.is_none() {
+                now.enter(State::WaitingForIdentity, "its link is there");
+            }
+        }
     }
 
     fn wait_serving(&self) -> Result<(), Failure> {
@@ -293,7 +312,7 @@ impl Endpoints {
 
     /// What the pod's annotations say, waiting for them where they are on their way. A directory of manifests may have no
     /// Pods at all, so what it says of this one is not waited for: it holds from when it is known.
-    fn wait_for_pod(&self, id: u16, pod: &PodName) -> bool {
+    fn wait_for_pod(&self, pod: &PodName) -> bool {
         let known = self.known();
         if pod.uid.is_empty()
             || !self.shared.settings.pods_are_watched
@@ -302,10 +321,6 @@ impl Endpoints {
             return socket_lb(&known.view, pod).unwrap_or(true);
         }
         let until = Instant::now() + POD_PATIENCE;
-        let mut known = known;
-        if let Some(endpoint) = known.by_id.get_mut(&id) {
-            endpoint.enter(State::WaitingForIdentity, "its Pod is not known yet");
-        }
         let (known, _) = self.wait(known, until, |known| known.view.pods.contains_key(pod.uid.as_str()));
         socket_lb(&known.view, pod).unwrap_or(true)
     }

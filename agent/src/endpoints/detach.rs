@@ -47,14 +47,18 @@ impl Endpoints {
         if !endpoint.socket_lb {
             self.translate_sockets(&endpoint)?;
         }
+        kernel.set_identity(id, None)?;
         self.shared.store.remove(id)?;
         let mut known = self.known();
         known.by_id.remove(&id);
+        known.announced.remove(&id);
+        known.obstacles.remove(&id);
         let now = Instant::now();
         for addr in &endpoint.addresses {
             known.ipam.release((*addr).into(), now);
         }
         drop(known);
+        self.touch();
         tracing::info!(
             endpoint = id,
             pod = endpoint.name(),

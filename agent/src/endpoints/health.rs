@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use portway_cni::failure::Failure;
 use portway_cni::protocol::AttachmentId;
-use portway_datapath::{Addr, EndpointId};
+use portway_datapath::{Addr, EndpointId, NumericIdentity};
 
 use super::record::{link_name, now};
-use super::{Endpoint, EndpointError, Endpoints, KernelError, Link, Mac, State};
+use super::{Endpoint, EndpointError, EndpointIdentity, Endpoints, KernelError, Link, Mac, State};
 
 /// In the place of a CONTAINERID, none of which has such a character.
 const CONTAINER: &str = "@health";
@@ -78,6 +78,7 @@ impl Endpoints {
             link: Link { ifindex, ..link },
             addresses: addresses.iter().copied().map(IpAddr::from).collect(),
             socket_lb: true,
+            identity: Some(EndpointIdentity::reserved(NumericIdentity::HEALTH)),
             created: now(),
             state: State::Creating,
             log: Default::default(),

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use portway_datapath::{Addr, EndpointValue, NetnsOptions};
+use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 
 use super::link::LinkError;
 use super::{Endpoint, Link};
@@ -68,6 +68,9 @@ pub trait Kernel: Send + Sync {
     fn set_endpoint(&self, addr: Addr, value: EndpointValue) -> Result<(), KernelError>;
 
     fn delete_endpoint(&self, addr: Addr) -> Result<(), KernelError>;
+
+    /// Publishes who an endpoint is. `None`: its number is nobody's.
+    fn set_identity(&self, id: u16, identity: Option<NumericIdentity>) -> Result<(), KernelError>;
 
     /// What both tables hold.
     fn tables(&self) -> Result<Tables, KernelError>;

@@ -3,7 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portway_datapath::{Addr, EndpointValue, NetnsOptions};
+use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 
 use super::kernel::{Found, Kernel, KernelError, Tables};
 use super::{Endpoint, Link, link, record};
@@ -85,6 +85,14 @@ impl Kernel for NodeKernel {
         Ok(())
     }
 
+    fn set_identity(&self, id: u16, identity: Option<NumericIdentity>) -> Result<(), KernelError> {
+        match identity {
+            Some(identity) => self.tables.set_endpoint_identity(id, identity)?,
+            None => self.tables.clear_endpoint_policy(id)?,
+        }
+        Ok(())
+    }
+
     fn tables(&self) -> Result<Tables, KernelError> {
         let reader = self.tables.reader();
         Ok((reader.endpoints()?, reader.netns()?))
@@ -132,6 +140,10 @@ impl Kernel for NodeKernel {
             if reader.endpoint(&addr)? != Some(value) {
                 damage.push(format!("pw_endpoints does not lead {addr} there"));
             }
+        }
+        let published = reader.endpoint_policy(endpoint.id)?.identity();
+        if endpoint.identity.as_ref().is_some_and(|identity| identity.number() != published) {
+            damage.push(format!("pw_endpoint_policy says that it is identity {published}"));
         }
         let options = reader.netns_options(endpoint.netns_cookie)?;
         let translates = options.is_none_or(NetnsOptions::translates_sockets);

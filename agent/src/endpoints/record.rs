@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use portway_cni::protocol::{AttachmentId, PodName};
-use portway_datapath::{Addr, EndpointValue};
+use portway_datapath::{Addr, EndpointValue, NumericIdentity};
 use serde::{Deserialize, Serialize};
 
 /// Changes of its state that an endpoint remembers.
@@ -35,6 +35,9 @@ pub struct Endpoint {
     /// Whether the socket programs translate for the pod.
     #[serde(default = "translated")]
     pub socket_lb: bool,
+    /// Who its pod is; absent until that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<EndpointIdentity>,
     #[serde(default)]
     /// Milliseconds since 1970.
     pub created: u64,
@@ -42,6 +45,21 @@ pub struct Endpoint {
     /// The last changes of `state`, oldest first.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub log: VecDeque<Change>,
+}
+
+/// Who a pod is, for policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointIdentity {
+    /// [`NumericIdentity`].
+    pub id: u32,
+    /// The labels that the number stands for, as `k8s:app=x`, sorted.
+    pub labels: Vec<String>,
+}
+
+impl EndpointIdentity {
+    pub const fn number(&self) -> NumericIdentity {
+        NumericIdentity::new(self.id)
+    }
 }
 
 /// The pod's link.
@@ -68,7 +86,7 @@ pub struct Link {
 pub enum State {
     /// The container runtime has asked for it.
     Creating,
-    /// Its pod's metadata is not known yet.
+    /// Its pod's labels are not known yet, or their number.
     WaitingForIdentity,
     /// Its programs and table entries are being made.
     Regenerating,

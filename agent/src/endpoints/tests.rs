@@ -66,6 +66,7 @@ impl Node {
         let kernel = Box::new(self.kernel.clone());
         let endpoints = Endpoints::open(self.dir.path(), self.settings.clone(), kernel).unwrap();
         let restored = endpoints.restore(&self.notes()).unwrap();
+        identify(&endpoints);
         endpoints.follow(Arc::new(self.view.clone()));
         (endpoints, restored)
     }
@@ -75,6 +76,23 @@ impl Node {
         endpoints.serve();
         endpoints
     }
+}
+
+/// Says of every pod who it is, as the thread of identities does.
+fn identify(endpoints: &Endpoints) {
+    let (endpoints, mut changes) = (endpoints.clone(), endpoints.changes());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let identity = EndpointIdentity { id: 1000, labels: vec!["k8s:app=a".to_owned()] };
+        loop {
+            for endpoint in endpoints.list().into_iter().filter(|endpoint| endpoint.identity.is_none()) {
+                if endpoints.set_identity(&endpoint, &identity, "it has come").is_ok_and(|is_set| is_set) {
+                    endpoints.set_announced(&endpoint);
+                }
+            }
+            runtime.block_on(changes.changed()).unwrap();
+        }
+    });
 }
 
 fn with_pod(view: &ClusterView, uid: &str, socket_lb: Option<&str>) -> ClusterView {
@@ -127,7 +145,13 @@ fn a_pod_comes_with_an_address_of_each_family_and_goes_without_a_trace() {
     assert_eq!(node.kernel.traces(), (1, 2, 0, 1));
     let endpoint = endpoints.list().remove(0);
     let states: Vec<_> = endpoint.log.iter().map(|change| change.state).collect();
-    assert_eq!(states, [State::Creating, State::Regenerating, State::Ready]);
+    // It may be known who the pod is before its link is there.
+    let rest = states.iter().filter(|state| **state != State::WaitingForIdentity).collect::<Vec<_>>();
+    assert_eq!(rest, [&State::Creating, &State::Regenerating, &State::Ready], "{states:?}");
+    assert_eq!(
+        node.kernel.with(|state| state.identities.values().map(|id| id.get()).collect::<Vec<_>>()),
+        [1000]
+    );
     endpoints.check(&request("a"), &netns()).unwrap();
 
     endpoints.delete(&id("a")).unwrap();

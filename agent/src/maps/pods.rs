@@ -68,6 +68,7 @@ pub fn pod_pin_path(bpf_root: &Path, map: PodMapId) -> PathBuf {
 #[derive(Debug)]
 struct PodMaps {
     endpoints: RawMap,
+    endpoint_policy: Array,
     netns: RawMap,
     ipcache: RawMap,
     conntrack: RawMap,
@@ -86,9 +87,11 @@ impl PodMaps {
         access: Access,
         mut open: impl FnMut(PodMapId) -> Result<RawMap, MapError>,
     ) -> Result<Self, MapError> {
-        let network = Array::new(open(PodMapId::Network)?, access);
+        let mut array =
+            |map: PodMapId| Array::new(open(map)?, access).map_err(MapError::map(map, "map the memory of"));
         Ok(Self {
-            network: network.map_err(MapError::map(PodMapId::Network, "map the memory of"))?,
+            network: array(PodMapId::Network)?,
+            endpoint_policy: array(PodMapId::EndpointPolicy)?,
             endpoints: open(PodMapId::Endpoints)?,
             netns: open(PodMapId::Netns)?,
             ipcache: open(PodMapId::Ipcache)?,
@@ -105,6 +108,7 @@ impl PodMaps {
     fn raw(&self, map: PodMapId) -> &RawMap {
         match map {
             PodMapId::Endpoints => &self.endpoints,
+            PodMapId::EndpointPolicy => self.endpoint_policy.map(),
             PodMapId::Netns => &self.netns,
             PodMapId::Ipcache => &self.ipcache,
             PodMapId::Conntrack => &self.conntrack,

@@ -1,3 +1,5 @@
+use crate::NumericIdentity;
+
 /// Key of `pw_endpoints` is an [`crate::Addr`] of a pod of this node; its value says behind which interface it is.
 ///
 /// Inserted and deleted only: an address that goes to another pod is deleted first.
@@ -59,5 +61,43 @@ impl NetnsOptions {
     #[inline(always)]
     pub const fn translates_sockets(self) -> bool {
         self.0 & Self::NO_SOCKET_LB == 0
+    }
+}
+
+/// Element of `pw_endpoint_policy` (index: [`EndpointId`]): **the publishing word** of an endpoint, one store each time.
+///
+/// The low half is the pod's [`NumericIdentity`], 0 while it is not known; the high half the version of the policy that its
+/// packets are judged by, 0 while there is none.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EndpointPolicy(u64);
+
+impl EndpointPolicy {
+    pub const fn new(identity: NumericIdentity, version: u32) -> Self {
+        Self((version as u64) << 32 | identity.get() as u64)
+    }
+
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub const fn identity(self) -> NumericIdentity {
+        NumericIdentity::new(self.0 as u32)
+    }
+
+    #[inline(always)]
+    pub const fn version(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The same policy for another identity.
+    pub const fn with_identity(self, identity: NumericIdentity) -> Self {
+        Self::new(identity, self.version())
     }
 }

@@ -25,6 +25,9 @@ pub const METRICS: &str = "pw_metrics";
 
 // Of the pod network: maps of an object of its own, which is loaded where there is one.
 pub const ENDPOINTS: &str = "pw_endpoints";
+/// One element for each number that an endpoint can have.
+pub const ENDPOINT_POLICY: &str = "pw_endpoint_policy";
+pub const ENDPOINT_POLICY_ENTRIES: u32 = 65_536;
 pub const IPCACHE: &str = "pw_ipcache";
 pub const CONNTRACK: &str = "pw_conntrack";
 /// Flows of which only one direction has been seen.

@@ -47,7 +47,7 @@ pub use affinity::{AffinityKey, AffinityValue};
 pub use backend::{BackendIndex, BackendRef, BackendSlot, Membership};
 pub use config::{NodeConfig, Settings};
 pub use conntrack::Sighting;
-pub use endpoint::{EndpointId, EndpointValue, NetnsOptions};
+pub use endpoint::{EndpointId, EndpointPolicy, EndpointValue, NetnsOptions};
 pub use exchange::{ExchangeKey, ExchangeValue, ReplyKey, ReplyValue, UDP_IDLE_NS};
 pub use flow::{FlowKey, FlowValue, FragmentKey, FragmentValue, NatKey, NatValue};
 pub use frontend::{FrontendKey, FrontendKind, FrontendValue, LocalAddress};

@@ -27,6 +27,7 @@ mod icmp;
 mod maps;
 mod nat;
 mod parse;
+mod policy;
 mod quoted;
 mod refuse;
 mod rewrite;

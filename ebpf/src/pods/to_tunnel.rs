@@ -3,10 +3,11 @@
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use portway_datapath::{Direction, Family, PacketTables as _, Reason};
+use portway_datapath::{Direction, Family, NumericIdentity, PacketTables as _, Reason};
 
 use crate::maps::PodTables;
 use crate::parse::{Link, Packet, link};
+use crate::policy::identity;
 use crate::rewrite::store;
 use crate::tunnel_key::set_remote;
 
@@ -40,5 +41,10 @@ fn try_to_tunnel(ctx: &TcContext) -> Result<(), Reason> {
     let place = PodTables.ipcache(&packet.tuple.destination);
     let node = place.and_then(|value| value.tunnel()).ok_or(Reason::UnknownEndpoint)?;
     store(ctx, SOURCE_MAC, &SENDER, 0)?;
-    set_remote(ctx, node)
+    // What is no pod's is this node's own: nobody else's packets come here.
+    let sender = match PodTables.endpoint(&packet.tuple.source) {
+        Some(pod) => identity(pod),
+        None => NumericIdentity::HOST,
+    };
+    set_remote(ctx, node, sender)
 }

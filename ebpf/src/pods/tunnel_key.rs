@@ -7,10 +7,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::{bpf_skb_get_tunnel_key, bpf_skb_set_tunnel_key};
 use aya_ebpf::programs::TcContext;
-use portway_datapath::{Addr, Family, Reason};
-
-/// The network identifier of all packets: they carry no identity yet, and 0 is not what every device takes.
-const NETWORK: u32 = 1;
+use portway_datapath::{Addr, Family, NumericIdentity, Reason};
 
 /// Hop limit of the outer header.
 const HOPS: u8 = 64;
@@ -35,9 +32,9 @@ pub(crate) fn remote(ctx: &TcContext) -> Option<Addr> {
     None
 }
 
-/// Sends the packet to the node `to`.
+/// Sends the packet to the node `to`. Its VNI says who sent it, so that the other node need not look it up.
 #[inline(always)]
-pub(crate) fn set_remote(ctx: &TcContext, to: Addr) -> Result<(), Reason> {
+pub(crate) fn set_remote(ctx: &TcContext, to: Addr, sender: NumericIdentity) -> Result<(), Reason> {
     let (remote, flags) = match to.family() {
         // The inner packet has a checksum of its own.
         Family::V4 => {
@@ -50,7 +47,7 @@ pub(crate) fn set_remote(ctx: &TcContext, to: Addr) -> Result<(), Reason> {
     // SAFETY: as in `remote`; the helper reads `SIZE` bytes, all of which are written.
     let result = unsafe {
         let at = key.as_mut_ptr();
-        (*at).tunnel_id = NETWORK;
+        (*at).tunnel_id = sender.on_the_wire().get();
         (*at).tunnel_ttl = HOPS;
         (*at).__bindgen_anon_1 = remote;
         bpf_skb_set_tunnel_key(ctx.skb.skb, at, SIZE, u64::from(flags))

@@ -24,6 +24,9 @@ impl Owner {
         if let Some(network) = &mut self.network {
             network.apply(&applied, self.sources.knows_cluster());
         }
+        if let Some(identities) = &mut self.identities {
+            identities.apply(&applied, self.sources.knows_identities());
+        }
         if let Some(sockets) = &self.sockets {
             sockets.changed(applied);
         }

@@ -48,7 +48,7 @@ pub(super) fn not_chained() -> Failure {
     )
 }
 
-pub(super) fn gone(id: &AttachmentId) -> Failure {
+pub(in crate::endpoints) fn gone(id: &AttachmentId) -> Failure {
     let msg = format!("the network of container {} was removed while it was made", id.container);
     Failure::new(code::TRY_AGAIN, msg, "the runtime tries again")
 }

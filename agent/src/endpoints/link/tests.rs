@@ -59,6 +59,7 @@ fn connect(netns: &OwnedFd, interface: &str, addresses: &[&str]) -> Endpoint {
         link: Link { ifindex, ..link },
         addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),
         socket_lb: true,
+        identity: None,
         created: 0,
         state: State::Ready,
         log: Default::default(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-use portway_datapath::{Addr, EndpointValue, NetnsOptions};
+use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 
 use crate::endpoints::kernel::Tables;
 use crate::endpoints::{Endpoint, Found, Kernel, KernelError, Link, Mac};
@@ -17,6 +17,7 @@ pub(super) struct State {
     pub(super) links: BTreeMap<String, Found>,
     pub(super) endpoints: BTreeMap<Addr, EndpointValue>,
     pub(super) netns: BTreeMap<u64, NetnsOptions>,
+    pub(super) identities: BTreeMap<u16, NumericIdentity>,
     pub(super) attached: BTreeSet<String>,
     /// Numbers of configured pods.
     pub(super) configured: BTreeSet<u16>,
@@ -31,8 +32,8 @@ pub(super) struct State {
     last_ifindex: u32,
 }
 
-pub(super) const STEPS: [&str; 6] =
-    ["create_link", "attach", "set_endpoint", "set_netns", "route", "configure_pod"];
+pub(super) const STEPS: [&str; 7] =
+    ["create_link", "attach", "set_identity", "set_endpoint", "set_netns", "route", "configure_pod"];
 
 impl FakeKernel {
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -124,6 +125,13 @@ impl Kernel for FakeKernel {
     fn delete_endpoint(&self, addr: Addr) -> Result<(), KernelError> {
         self.step("delete_endpoint", |state| {
             state.endpoints.remove(&addr);
+        })
+    }
+
+    fn set_identity(&self, id: u16, identity: Option<NumericIdentity>) -> Result<(), KernelError> {
+        self.step("set_identity", |state| match identity {
+            Some(identity) => drop(state.identities.insert(id, identity)),
+            None => drop(state.identities.remove(&id)),
         })
     }
 

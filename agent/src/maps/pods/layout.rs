@@ -2,8 +2,8 @@ use std::fmt;
 
 use portway_datapath::layout::{self as names, PodSizes};
 use portway_datapath::{
-    Addr, DeviceValue, EndpointValue, FlowKey, FlowValue, FragmentKey, FragmentValue, IpcacheValue, NatKey,
-    NatValue, NetnsOptions, NodeNetwork, Reason, Traffic,
+    Addr, DeviceValue, EndpointPolicy, EndpointValue, FlowKey, FlowValue, FragmentKey, FragmentValue,
+    IpcacheValue, NatKey, NatValue, NetnsOptions, NodeNetwork, Reason, Traffic,
 };
 
 use crate::maps::layout::{AnyMap, MMAPABLE, MapKind, MapLayout, NO_PREALLOC};
@@ -12,6 +12,7 @@ use crate::maps::layout::{AnyMap, MMAPABLE, MapKind, MapLayout, NO_PREALLOC};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodMapId {
     Endpoints,
+    EndpointPolicy,
     /// Read by the socket programs too.
     Netns,
     Ipcache,
@@ -26,8 +27,9 @@ pub enum PodMapId {
 }
 
 impl PodMapId {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Endpoints,
+        Self::EndpointPolicy,
         Self::Netns,
         Self::Ipcache,
         Self::Conntrack,
@@ -44,6 +46,7 @@ impl PodMapId {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Endpoints => names::ENDPOINTS,
+            Self::EndpointPolicy => names::ENDPOINT_POLICY,
             Self::Netns => names::NETNS,
             Self::Ipcache => names::IPCACHE,
             Self::Conntrack => names::CONNTRACK,
@@ -64,6 +67,7 @@ impl PodMapId {
             Self::Nat => Some("bpf-nat-global-max"),
             Self::Fragments => Some("bpf-fragments-map-max"),
             Self::Endpoints
+            | Self::EndpointPolicy
             | Self::Netns
             | Self::Ipcache
             | Self::ConntrackNew
@@ -77,7 +81,12 @@ impl PodMapId {
     /// What becomes of the entries where the map is made anew.
     pub(super) const fn content(self) -> Content {
         match self {
-            Self::Endpoints | Self::Netns | Self::Ipcache | Self::Network | Self::Devices => Content::Written,
+            Self::Endpoints
+            | Self::EndpointPolicy
+            | Self::Netns
+            | Self::Ipcache
+            | Self::Network
+            | Self::Devices => Content::Written,
             Self::Conntrack | Self::ConntrackNew | Self::Nat | Self::NatNew => Content::Learned,
             Self::Fragments | Self::Traffic => Content::Passing,
         }
@@ -92,6 +101,13 @@ impl PodMapId {
             Self::Endpoints => {
                 (MapKind::Hash, (size_of::<Addr>(), size_of::<EndpointValue>()), sizes.endpoints, NO_PREALLOC)
             }
+            // The key is an endpoint's number.
+            Self::EndpointPolicy => (
+                MapKind::Array,
+                (INDEX, size_of::<EndpointPolicy>()),
+                names::ENDPOINT_POLICY_ENTRIES,
+                MMAPABLE,
+            ),
             // The key is a namespace's cookie.
             Self::Netns => {
                 (MapKind::Hash, (size_of::<u64>(), size_of::<NetnsOptions>()), sizes.endpoints, NO_PREALLOC)

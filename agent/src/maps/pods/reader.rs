@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, DeviceValue, Direction, EndpointValue, NetnsOptions, NodeNetwork, Reason, Traffic,
+    Addr, DeviceValue, Direction, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork, Reason, Traffic,
 };
 
 use super::PodMaps;
@@ -75,6 +75,12 @@ impl PodReader {
     /// The endpoint that an address leads to.
     pub fn endpoint(&self, addr: &Addr) -> Result<Option<EndpointValue>, MapError> {
         self.get(PodMapId::Endpoints, addr)
+    }
+
+    /// Who an endpoint is and what its packets are judged by, by its number.
+    pub fn endpoint_policy(&self, id: u16) -> Result<EndpointPolicy, MapError> {
+        let word = self.maps.endpoint_policy.word(id.into());
+        word.map(EndpointPolicy::from_word).map_err(MapError::map(PodMapId::EndpointPolicy, "read"))
     }
 
     /// What the socket programs do for a namespace, by its cookie.

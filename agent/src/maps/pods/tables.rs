@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use portway_datapath::{Addr, DeviceValue, EndpointValue, NetnsOptions, NodeNetwork};
+use portway_datapath::{
+    Addr, DeviceValue, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork, NumericIdentity,
+};
 
 use super::PodTables;
 use super::layout::PodMapId;
@@ -52,6 +54,31 @@ impl PodTables {
     /// The kernel refuses.
     pub fn endpoints(&self) -> Result<BTreeMap<Addr, EndpointValue>, MapError> {
         self.reader.endpoints()
+    }
+
+    /// Publishes who an endpoint is, by its number: one store. Its policy stays.
+    ///
+    /// # Errors
+    /// The memory of the map cannot be written.
+    pub fn set_endpoint_identity(&self, id: u16, identity: NumericIdentity) -> Result<(), MapError> {
+        let array = &self.reader.maps.endpoint_policy;
+        let failed = || MapError::map(PodMapId::EndpointPolicy, "write");
+        let held = EndpointPolicy::from_word(array.word(id.into()).map_err(failed())?);
+        if held.identity() != identity {
+            array.store(id.into(), 0, held.with_identity(identity).word()).map_err(failed())?;
+        }
+        Ok(())
+    }
+
+    /// An endpoint is gone: its number is nobody's.
+    ///
+    /// # Errors
+    /// As [`Self::set_endpoint_identity`].
+    pub fn clear_endpoint_policy(&self, id: u16) -> Result<(), MapError> {
+        let array = &self.reader.maps.endpoint_policy;
+        array
+            .store(id.into(), 0, EndpointPolicy::default().word())
+            .map_err(MapError::map(PodMapId::EndpointPolicy, "write"))
     }
 
     /// What the socket programs do for the sockets of a network namespace, by its cookie.
