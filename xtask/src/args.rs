@@ -22,6 +22,8 @@ pub(crate) enum Verb {
     },
     /// Build the programs that run in the kernel
     BuildEbpf,
+    /// Write deploy/crds: the CustomResourceDefinitions, from the types of common/model/src/crd
+    Crds,
     /// Watch services work without kube-proxy, in network namespaces of the demo's own (as root)
     Demo {
         /// Leave everything up afterwards, to play with

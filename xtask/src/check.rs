@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::ValueEnum;
 
 use crate::command::{output, run as run_command, say, timed};
-use crate::{ebpf, setup, workspace};
+use crate::{crds, ebpf, setup, workspace};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
@@ -24,6 +24,8 @@ pub(crate) enum Part {
     Deny,
     /// Who may use whom: the table in ARCHITECTURE.md
     Dependencies,
+    /// deploy/crds is what the types say
+    Crds,
     /// Names, lengths, machine paths and unsafe code in the files of the project
     Files,
 }
@@ -56,6 +58,7 @@ impl Part {
                 )
             }
             Self::Dependencies => check_dependencies(),
+            Self::Crds => verdict(&crds::drift()?),
             Self::Files => files::check(),
         }
     }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod crd;
 pub mod identity;
 pub mod ipcache;
 pub mod k8s;
