@@ -10,6 +10,7 @@
 //! told    what the owner tells, and when
 //! thread  the loop
 
+pub mod allocate;
 mod thread;
 mod told;
 

@@ -11,7 +11,7 @@ pub mod config;
 pub mod conntrack;
 pub mod endpoints;
 pub mod health;
-mod identities;
+pub mod identities;
 pub mod ipam;
 pub mod ipcache;
 pub mod lock;

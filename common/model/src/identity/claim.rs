@@ -135,7 +135,7 @@ impl Claim {
         if let Some(best) = seen.iter().min_by_key(|seen| seen.rank())
             && best.standing == Standing::Confirmed
         {
-            claim.phase = Phase::Refer(best.number);
+            claim.phase = claim.take(best);
         }
         claim
     }
@@ -181,7 +181,7 @@ impl Claim {
             }
             (Phase::Create { .. }, Action::Create { .. }, _)
             | (Phase::Remove(..), Action::Delete { .. }, _) => Phase::Look { refused: None },
-            (Phase::Confirm(..), Action::Confirm { .. }, Outcome::Is(seen)) => self.take(seen.number),
+            (Phase::Confirm(..), Action::Confirm { .. }, Outcome::Is(seen)) => self.take(&seen),
             (Phase::Confirm(..), Action::Confirm { .. }, _) => Phase::Look { refused: None },
             (Phase::Refer(number), Action::Refer { number: referred }, Outcome::Done)
                 if number == referred =>
@@ -190,8 +190,13 @@ impl Claim {
                 Phase::Check(number)
             }
             (Phase::Check(number), Action::Get { .. }, outcome) => self.check(number, &outcome),
-            (Phase::Unmark(number, _), Action::Confirm { .. }, Outcome::Is(_)) => self.hold(number),
-            (Phase::Unmark(number, _), Action::Confirm { .. }, _) => Phase::Check(number),
+            (Phase::Unmark(number, _), Action::Confirm { .. }, Outcome::Is(_))
+                if self.referred == Some(number) =>
+            {
+                self.hold(number)
+            }
+            (Phase::Unmark(..), Action::Confirm { .. }, Outcome::Is(seen)) => self.take(&seen),
+            (Phase::Unmark(..), Action::Confirm { .. }, _) => Phase::Look { refused: None },
             (phase, _, _) => phase,
         };
     }
@@ -255,15 +260,21 @@ impl Claim {
         let loser = seen.iter().skip(1).find(|seen| seen.standing != Standing::Confirmed);
         match (best.standing, self.right, loser) {
             (_, Right::Create, Some(loser)) => Phase::Remove(loser.number, loser.version),
-            (Standing::Confirmed, _, _) => self.take(best.number),
+            (Standing::Confirmed, _, _) => self.take(best),
             (_, Right::Create, None) => Phase::Confirm(best.number, best.version),
             (_, Right::Wait, _) => Phase::Wait,
         }
     }
 
-    /// A confirmed number is the label set's.
-    fn take(&mut self, number: NumericIdentity) -> Phase {
-        if self.referred == Some(number) { Phase::Check(number) } else { Phase::Refer(number) }
+    /// A confirmed number is the label set's. Its mark goes first: until the references are written nothing else would keep a
+    /// collector from it.
+    fn take(&self, seen: &Seen) -> Phase {
+        let number = seen.number;
+        match seen {
+            Seen { is_marked: true, version, .. } => Phase::Unmark(number, *version),
+            _ if self.referred == Some(number) => Phase::Check(number),
+            _ => Phase::Refer(number),
+        }
     }
 
     fn check(&mut self, number: NumericIdentity, outcome: &Outcome) -> Phase {

@@ -79,6 +79,19 @@ impl Numbering {
         self.by_labels.remove(labels).is_some()
     }
 
+    /// Gives the label set another number, for somebody else has its own. `None`: it has none, or no other is free, and it
+    /// keeps it.
+    pub fn renumber(&mut self, labels: &Labels) -> Option<NumericIdentity> {
+        let before = self.get(labels)?;
+        let number = self.free_number(labels)?;
+        self.by_number.remove(&before);
+        self.by_number.insert(number, labels.clone());
+        if let Some(given) = self.by_labels.get_mut(labels) {
+            given.number = number;
+        }
+        Some(number)
+    }
+
     /// Somebody else has, or has no longer, a number: it is not given meanwhile. What was given before stays.
     pub fn set_foreign(&mut self, number: NumericIdentity, is_foreign: bool) {
         if is_foreign {
@@ -193,6 +206,19 @@ mod tests {
         numbers.release(&labels("web"));
         numbers.release(&labels("web"));
         assert_eq!(numbers.hold(&labels("web"), None), Some(home));
+    }
+
+    #[test]
+    fn a_number_that_somebody_else_has_too_is_given_up_for_another() {
+        let mut numbers = Numbering::of_cluster(0);
+        let home = home_of(&labels("web"), 0);
+        numbers.hold(&labels("web"), None);
+        numbers.hold(&labels("web"), None);
+        numbers.set_foreign(home, true);
+        let next = numbers_from(home).nth(1);
+        assert_eq!(numbers.renumber(&labels("web")), next);
+        assert_eq!((numbers.get(&labels("web")), numbers.labels_of(home)), (next, None));
+        assert!(!numbers.release(&labels("web")), "its holders stay");
     }
 
     #[test]

@@ -1,0 +1,59 @@
+use portway_datapath::NumericIdentity;
+use portway_model::identity::{Identities, Numbering};
+use portway_model::k8s::{Event, Object, ObjectKind};
+use portway_model::labels::Labels;
+
+/// Numbers without an API server. An identity that somebody wrote into the directory goes before what this node gave.
+pub(super) struct Alone {
+    numbers: Numbering,
+}
+
+impl Alone {
+    pub(super) fn new(cluster_id: u16) -> Self {
+        Self { numbers: Numbering::of_cluster(cluster_id) }
+    }
+
+    pub(super) fn hold(
+        &mut self,
+        labels: &Labels,
+        before: Option<NumericIdentity>,
+        observed: &Identities,
+    ) -> Option<NumericIdentity> {
+        let given = self.numbers.hold(labels, before);
+        observed.number_of(labels).or(given)
+    }
+
+    pub(super) fn release(&mut self, labels: &Labels) {
+        self.numbers.release(labels);
+    }
+
+    pub(super) fn get(&self, labels: &Labels, observed: &Identities) -> Option<NumericIdentity> {
+        observed.number_of(labels).or_else(|| self.numbers.get(labels))
+    }
+
+    /// Takes note of an identity of the directory that `observed` knows already. Gives the label sets that may have another
+    /// number now.
+    pub(super) fn observe(&mut self, event: &Event, observed: &Identities) -> Vec<Labels> {
+        match event {
+            Event::Apply(Object::CiliumIdentity(identity)) => {
+                let number = identity.number;
+                let mut changed = vec![identity.labels.clone()];
+                self.numbers.set_foreign(number, true);
+                if let Some(labels) = self.numbers.labels_of(number).cloned()
+                    && labels != identity.labels
+                {
+                    self.numbers.renumber(&labels);
+                    changed.push(labels);
+                }
+                changed
+            }
+            Event::Delete(key) if key.kind == ObjectKind::CiliumIdentity => {
+                if let Some(number) = key.name.parse().ok().map(NumericIdentity::new) {
+                    self.numbers.set_foreign(number, observed.is_taken(number));
+                }
+                self.numbers.iter().map(|(_, labels)| labels.clone()).collect()
+            }
+            Event::Apply(_) | Event::Delete(_) => Vec::new(),
+        }
+    }
+}

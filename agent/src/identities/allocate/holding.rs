@@ -1,0 +1,220 @@
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::time::{Duration, Instant};
+
+use portway_datapath::NumericIdentity;
+use portway_model::identity::{Action, Claim, Identities, Outcome, Right, Seen, home_of};
+use portway_model::labels::Labels;
+use portway_runtime::kubernetes::RequestError;
+
+use super::{News, Place};
+
+/// For people.
+pub(super) const EXHAUSTED: &str = "all 65,280 numbers of identities are taken: fewer different label sets are needed (`labels` says which labels count)";
+const WAITS: &str =
+    "waits for the operator to make a CiliumIdentity of its labels (identity-management-mode)";
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// A label set that is held.
+pub(super) struct Holding {
+    how: How,
+    pub(super) holders: usize,
+    pub(super) serial: u64,
+    /// A request or a pause is under way.
+    pub(super) is_busy: bool,
+    pub(super) is_exhausted: bool,
+    /// Requests that failed one after the other.
+    pub(super) failures: u32,
+    /// Its number is from before a restart and was not looked for yet.
+    restored: bool,
+    /// Since when it has no number.
+    since: Option<Instant>,
+    told: Told,
+}
+
+enum How {
+    Claim(Claim),
+    Given(Option<NumericIdentity>),
+}
+
+/// What was told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    Settled(NumericIdentity),
+    Held(NumericIdentity),
+    Waits,
+    Exhausted,
+}
+
+impl Holding {
+    pub(super) fn claim(
+        labels: &Labels,
+        cluster_id: u16,
+        right: Right,
+        before: Option<NumericIdentity>,
+        observed: &Identities,
+        serial: u64,
+    ) -> Self {
+        let home = home_of(labels, cluster_id);
+        let claim = match before {
+            Some(number) => Claim::restored(home, right, number),
+            None => Claim::known(home, right, &observed.seen(labels)),
+        };
+        let since = before.is_none().then(Instant::now);
+        Self { restored: before.is_some(), since, ..Self::new(How::Claim(claim), serial) }
+    }
+
+    pub(super) fn given(number: Option<NumericIdentity>, serial: u64) -> Self {
+        Self::new(How::Given(number), serial)
+    }
+
+    fn new(how: How, serial: u64) -> Self {
+        Self {
+            how,
+            holders: 1,
+            serial,
+            is_busy: false,
+            is_exhausted: false,
+            failures: 0,
+            restored: false,
+            since: None,
+            told: Told::Nothing,
+        }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        match &self.how {
+            How::Given(number) => number.map_or(Place::Pending, Place::Held),
+            How::Claim(claim) => match (claim.in_use(), claim.is_settled()) {
+                (Some(number), _) => Place::Held(number),
+                (None, Some(number)) if matches!(self.told, Told::Settled(_)) => Place::Settled(number),
+                (None, _) => Place::Pending,
+            },
+        }
+    }
+
+    /// True if it is another one than before.
+    pub(super) fn give(&mut self, number: Option<NumericIdentity>) -> bool {
+        match &mut self.how {
+            How::Given(before) => std::mem::replace(before, number) != number,
+            How::Claim(_) => false,
+        }
+    }
+
+    pub(super) fn next(&self, is_taken: impl Fn(NumericIdentity) -> bool) -> Action {
+        match &self.how {
+            How::Claim(claim) => claim.next(is_taken),
+            How::Given(_) => Action::Wait,
+        }
+    }
+
+    pub(super) fn tell(&mut self, action: Action, outcome: Outcome) {
+        if let How::Claim(claim) = &mut self.how {
+            claim.done(action, outcome);
+        }
+    }
+
+    pub(super) fn observe(&mut self, seen: &[Seen]) {
+        if let How::Claim(claim) = &mut self.how
+            && !self.restored
+        {
+            claim.observe(seen);
+        }
+    }
+
+    /// Whether it waits for the identities to be seen, to be found among them instead of by a request: its references were
+    /// written long before they were listed.
+    pub(super) fn is_restored(&mut self, synced: bool, seen: &[Seen]) -> bool {
+        if !self.restored {
+            return false;
+        }
+        if !synced {
+            return true;
+        }
+        self.restored = false;
+        if let How::Claim(claim) = &mut self.how
+            && let Action::Get { number } = claim.next(|_| false)
+            && let [best, ..] = seen
+            && best.number == number
+        {
+            claim.done(Action::Get { number }, Outcome::Is(*best));
+        }
+        false
+    }
+
+    /// What is to be told of it, once.
+    pub(super) fn news(&mut self, action: Action) -> Vec<News> {
+        let How::Claim(claim) = &self.how else { return Vec::new() };
+        self.is_exhausted = action == Action::Exhausted;
+        let mut news = Vec::new();
+        if let Told::Held(number) = self.told
+            && claim.in_use() != Some(number)
+            && !matches!(action, Action::Hold { .. })
+        {
+            self.told = Told::Nothing;
+            news.push(News::Lost(number));
+        }
+        let (told, more) = match action {
+            Action::Refer { number } => (Told::Settled(number), News::Settled(number)),
+            Action::Hold { number } => (Told::Held(number), News::Held(number)),
+            Action::Wait => (Told::Waits, News::Obstacle(WAITS.to_owned())),
+            Action::Exhausted => (Told::Exhausted, News::Obstacle(EXHAUSTED.to_owned())),
+            Action::List
+            | Action::Create { .. }
+            | Action::Delete { .. }
+            | Action::Confirm { .. }
+            | Action::Get { .. } => return news,
+        };
+        if self.told != told {
+            self.told = told;
+            news.push(more);
+        }
+        news
+    }
+
+    /// How long it took to come to a number, when it has come to it.
+    pub(super) fn settled_in(&mut self, action: Action) -> Option<f64> {
+        match action {
+            Action::Refer { .. } | Action::Hold { .. } => {
+                self.since.take().map(|since| since.elapsed().as_secs_f64())
+            }
+            Action::List
+            | Action::Create { .. }
+            | Action::Delete { .. }
+            | Action::Confirm { .. }
+            | Action::Get { .. }
+            | Action::Wait
+            | Action::Exhausted => None,
+        }
+    }
+
+    /// A request failed, and whether it did anything is not known. Gives how long to wait.
+    pub(super) fn failed(&mut self, action: Action, error: &RequestError) -> Duration {
+        if may_have_happened(error) {
+            self.tell(action, Outcome::Unknown);
+        }
+        self.failures = self.failures.saturating_add(1);
+        let pause = SHORTEST_PAUSE * (1 << self.failures.min(6).saturating_sub(1));
+        // Agents that failed together do not come back together.
+        let spread = u32::try_from(RandomState::new().hash_one(self.serial) % 100).unwrap_or(0);
+        pause.min(LONGEST_PAUSE) * (50 + spread / 2) / 100
+    }
+
+    pub(super) fn pause_is_over(&mut self) {
+        if let How::Claim(claim) = &mut self.how {
+            claim.retry();
+        }
+    }
+}
+
+/// Whether a write may have been done, or may still be.
+fn may_have_happened(error: &RequestError) -> bool {
+    match error {
+        RequestError::Unreachable { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. } => true,
+        RequestError::Status { code, .. } => *code >= 500,
+        RequestError::Path { .. } => false,
+    }
+}

@@ -1,0 +1,149 @@
+//! A claim's actions as requests.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use axum::http::Method;
+use portway_datapath::NumericIdentity;
+use portway_model::identity::{Action, CLAIM, HEARTBEAT, Outcome, Seen, Standing, Version};
+use portway_model::k8s::{CiliumIdentity, Format, Names, Object, decode};
+use portway_model::labels::{self, Labels};
+use portway_runtime::kubernetes::{Client, RequestError};
+use serde_json::{Value, json};
+
+const PATH: &str = "/apis/cilium.io/v2/ciliumidentities";
+
+pub(super) struct Requests {
+    client: Client,
+}
+
+impl Requests {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Does what a claim wants done. The API server's refusals are outcomes, not errors.
+    pub(super) fn send(
+        &self,
+        labels: &Labels,
+        action: Action,
+    ) -> impl Future<Output = Result<Outcome, RequestError>> + Send + use<> {
+        let (client, labels) = (self.client.clone(), labels.clone());
+        async move {
+            match action {
+                Action::List => list(&client, &labels).await,
+                Action::Create { number, standing } => {
+                    let body = object(number, &labels, standing);
+                    answer(client.send(Method::POST, PATH, text(&body)).await, &labels, &[409])
+                }
+                Action::Delete { number, version } => {
+                    let body = json!({"preconditions": preconditions(version)});
+                    match client.send(Method::DELETE, &path(number), text(&body)).await {
+                        Ok(_) => Ok(Outcome::Done),
+                        Err(error) => refused(error, &[404, 409]),
+                    }
+                }
+                Action::Confirm { number, version } => {
+                    let mut metadata = preconditions(version);
+                    if let Some(metadata) = metadata.as_object_mut() {
+                        metadata.insert("annotations".to_owned(), json!({CLAIM: null, HEARTBEAT: null}));
+                    }
+                    let patch = text(&json!({"metadata": metadata}));
+                    answer(client.send(Method::PATCH, &path(number), patch).await, &labels, &[404, 409])
+                }
+                Action::Get { number } => match client.get(&path(number)).await {
+                    Err(error) if error.code() == Some(404) => Ok(Outcome::Absent),
+                    got => answer(got, &labels, &[]),
+                },
+                // No requests.
+                Action::Refer { .. } | Action::Hold { .. } | Action::Wait | Action::Exhausted => {
+                    Ok(Outcome::Done)
+                }
+            }
+        }
+    }
+}
+
+/// Those of the label set. Without a version in the query the answer is as new as the quorum. The namespace, which every
+/// identity of pods has among its own labels, makes it short.
+async fn list(client: &Client, labels: &Labels) -> Result<Outcome, RequestError> {
+    let path = match labels.namespace() {
+        Some(namespace) => format!("{PATH}?labelSelector={}%3D{namespace}", labels::NAMESPACE),
+        None => PATH.to_owned(),
+    };
+    let text = client.get(&path).await?;
+    let identities = read(&text)?;
+    let own = identities.iter().filter(|identity| identity.labels == *labels);
+    Ok(Outcome::Listed(own.map(|identity| Seen::from(identity)).collect()))
+}
+
+/// The object of an answer.
+fn answer(
+    answer: Result<impl AsRef<[u8]>, RequestError>,
+    labels: &Labels,
+    refusals: &[u16],
+) -> Result<Outcome, RequestError> {
+    let text = match answer {
+        Ok(text) => text,
+        Err(error) => return refused(error, refusals),
+    };
+    let identities = read(text.as_ref())?;
+    match identities.first() {
+        Some(identity) if identity.labels == *labels => Ok(Outcome::Is(Seen::from(identity))),
+        // One that cannot be read means something else, too.
+        Some(_) | None => Ok(Outcome::Foreign),
+    }
+}
+
+fn refused(error: RequestError, refusals: &[u16]) -> Result<Outcome, RequestError> {
+    match error.code() {
+        Some(code) if refusals.contains(&code) => Ok(Outcome::Refused),
+        Some(_) | None => Err(error),
+    }
+}
+
+fn read(text: &[u8]) -> Result<Vec<CiliumIdentity>, RequestError> {
+    let decoded = decode(text, Format::Json, &mut Names::default())
+        .map_err(|error| RequestError::Answer { url: PATH.to_owned(), problem: error.to_string() })?;
+    let identities = decoded.objects.into_iter().filter_map(|object| match object {
+        Object::CiliumIdentity(identity) => Some((*identity).clone()),
+        Object::Service(_)
+        | Object::EndpointSlice(_)
+        | Object::Pod(_)
+        | Object::Namespace(_)
+        | Object::Node(_)
+        | Object::CiliumNode(_)
+        | Object::CiliumEndpoint(_)
+        | Object::CiliumEndpointSlice(_) => None,
+    });
+    Ok(identities.collect())
+}
+
+fn path(number: NumericIdentity) -> String {
+    format!("{PATH}/{number}")
+}
+
+fn preconditions(version: Version) -> Value {
+    json!({"uid": version.uid.to_string(), "resourceVersion": version.resource_version.to_string()})
+}
+
+/// As Cilium writes it: of the labels only the namespace is among the object's own, whose values may not be longer than 63
+/// characters.
+fn object(number: NumericIdentity, labels: &Labels, standing: Standing) -> Value {
+    let own: BTreeMap<&str, &str> =
+        labels.namespace().map(|namespace| (labels::NAMESPACE, &**namespace)).into_iter().collect();
+    let annotations: BTreeMap<&str, &str> =
+        standing.annotation().map(|value| (CLAIM, value)).into_iter().collect();
+    let security: BTreeMap<String, &str> =
+        labels.iter().map(|label| (label.entry(), &*label.value)).collect();
+    json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumIdentity",
+        "metadata": {"name": number.to_string(), "labels": own, "annotations": annotations},
+        "security-labels": security,
+    })
+}
+
+fn text(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
