@@ -21,6 +21,7 @@ pub use watched::Watched;
 pub struct Manifests {
     names: Names,
     files: BTreeMap<Arc<Path>, File>,
+    /// Those of files. The API server's are with what is known of them beside.
     objects: HashMap<Key, Vec<Holder>>,
     /// Objects that more than one has.
     by_rivalry: BTreeSet<Key>,
@@ -62,8 +63,8 @@ struct File {
     problem: Option<String>,
 }
 
-/// Who has an object. The smallest counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who has an object. A file counts before the API server, and of files the first path.
+#[derive(Clone, Debug)]
 enum Origin {
     File(Arc<Path>),
     ApiServer,
@@ -78,9 +79,10 @@ impl fmt::Display for Origin {
     }
 }
 
+/// A file that has an object.
 #[derive(Debug)]
 struct Holder {
-    origin: Origin,
+    path: Arc<Path>,
     object: Object,
     /// The pass that saw it last.
     pass: u64,
@@ -99,7 +101,6 @@ impl Manifests {
             Some((path, _)) => Arc::clone(path),
             None => Arc::from(path),
         };
-        let origin = Origin::File(Arc::clone(&path));
         let mut rejects = Vec::new();
         let read = document::each(bytes, Format::Detect, |items| {
             let mut events = Vec::new();
@@ -109,7 +110,7 @@ impl Manifests {
                     continue;
                 };
                 let key = (object.kind(), Arc::clone(object.name()));
-                match hold(&mut self.objects, &origin, key.clone(), object, self.pass) {
+                match hold(&mut self.objects, &self.watched, &path, key.clone(), object, self.pass) {
                     Held::Twice => rejects.push(twice(&key, "is in this file before; the first one counts")),
                     Held::Shadowed => keys.push(key),
                     Held::Same => keys.push(key),
@@ -149,9 +150,8 @@ impl Manifests {
         let mut new_rejects: Vec<_> = rejects.iter().filter(|r| !old_rejects.contains(r)).cloned().collect();
         file.rejects = rejects;
         let mut events = Vec::new();
-        let origin = Origin::File(Arc::clone(path));
         for key in old_keys {
-            events.extend(self.release(&origin, &key, self.pass));
+            events.extend(self.release(path, &key, self.pass));
         }
         events.extend(applied);
         self.note_rivals(path, &mut new_rejects);
@@ -166,24 +166,21 @@ impl Manifests {
             return Change::default();
         };
         self.pass += 1;
-        let origin = Origin::File(path);
         let mut events: Vec<_> =
-            file.objects.iter().filter_map(|key| self.release(&origin, key, self.pass)).collect();
+            file.objects.iter().filter_map(|key| self.release(&path, key, self.pass)).collect();
         events.sort_by_key(|event| matches!(event, Event::Apply(_)));
         Change { events, ..Change::default() }
     }
 
     /// Objects, each once whoever has it.
     pub fn object_count(&self) -> usize {
-        self.objects.len()
+        let twice = self.by_rivalry.iter().filter(|key| self.watched.object(key).is_some());
+        self.objects.len() + self.watched.object_count() - twice.count()
     }
 
     /// Whether a file's counts of an object. `name` is `namespace/name`, a Node's its name.
     pub fn is_from_file(&self, kind: ObjectKind, name: &Arc<str>) -> bool {
-        let holders = self.objects.get(&(kind, Arc::clone(name)));
-        holders
-            .and_then(|holders| holders.first())
-            .is_some_and(|first| matches!(first.origin, Origin::File(_)))
+        self.objects.contains_key(&(kind, Arc::clone(name)))
     }
 
     /// Files whose text is not used, in order of their paths. O(files).
@@ -203,30 +200,30 @@ impl Manifests {
     /// else has too. O(files + refused).
     pub fn rejects(&self) -> impl Iterator<Item = Reject> {
         let of_files = self.files.values().flat_map(|file| file.rejects.iter().cloned());
-        let rivals = self.by_rivalry.iter().filter_map(|key| Some((key, self.objects.get(key)?)));
         let of_watched = self.watched.rejects().cloned();
-        of_files.chain(of_watched).chain(rivals.flat_map(|(key, holders)| {
-            let winner = holders.first();
-            holders.iter().skip(1).filter_map(move |loser| Some(rival(key, winner?, loser)))
-        }))
+        let rivals = self.by_rivalry.iter().flat_map(|key| rivals(&self.objects, &self.watched, key));
+        of_files.chain(of_watched).chain(rivals)
     }
 
-    /// Takes an object from `origin` unless `pass` saw it there; what changes by that.
-    fn release(&mut self, origin: &Origin, key: &Key, pass: u64) -> Option<Event> {
+    /// Takes an object from a file unless `pass` saw it there; what changes by that.
+    fn release(&mut self, path: &Arc<Path>, key: &Key, pass: u64) -> Option<Event> {
         let holders = self.objects.get_mut(key)?;
-        let at = holders.iter().position(|holder| holder.origin == *origin && holder.pass != pass)?;
-        let gone = holders.remove(at);
-        if holders.len() < 2 {
+        let at = holders.iter().position(|holder| holder.path == *path && holder.pass != pass)?;
+        let gone = holders.remove(at).object;
+        let watched = self.watched.object(key);
+        if holders.len() + usize::from(watched.is_some()) < 2 {
             self.by_rivalry.remove(key);
         }
-        match holders.first() {
-            None => {
-                self.objects.remove(key);
-                Some(Event::Delete(gone.object.key()))
-            }
-            Some(next) if at == 0 && next.object != gone.object => Some(Event::Apply(next.object.clone())),
+        let next = holders.first().map(|holder| &holder.object).or(watched);
+        let event = match next {
+            None => Some(Event::Delete(gone.key())),
+            Some(next) if at == 0 && *next != gone => Some(Event::Apply(next.clone())),
             Some(_) => None,
+        };
+        if holders.is_empty() {
+            self.objects.remove(key);
         }
+        event
     }
 
     /// Names the rivalries that a file has part in and had not before.
@@ -235,7 +232,7 @@ impl Manifests {
             return;
         };
         for key in &file.objects {
-            note_rivals_of(&self.objects, &mut self.by_rivalry, key, rejects);
+            note_rivals_of(&self.objects, &self.watched, &mut self.by_rivalry, key, rejects);
         }
     }
 }
@@ -243,16 +240,28 @@ impl Manifests {
 /// Names who has an object beside the one that counts, if nobody did before.
 fn note_rivals_of(
     objects: &HashMap<Key, Vec<Holder>>,
+    watched: &Sightings,
     by_rivalry: &mut BTreeSet<Key>,
     key: &Key,
     rejects: &mut Vec<Reject>,
 ) {
-    let Some([winner, losers @ ..]) = objects.get(key).map(Vec::as_slice) else {
-        return;
-    };
-    if !losers.is_empty() && by_rivalry.insert(key.clone()) {
-        rejects.extend(losers.iter().map(|loser| rival(key, winner, loser)));
+    let mut named = rivals(objects, watched, key).peekable();
+    if named.peek().is_some() && by_rivalry.insert(key.clone()) {
+        rejects.extend(named);
     }
+}
+
+/// Who has an object beside the one that counts.
+fn rivals<'m>(
+    objects: &'m HashMap<Key, Vec<Holder>>,
+    watched: &'m Sightings,
+    key: &'m Key,
+) -> impl Iterator<Item = Reject> + use<'m> {
+    let files = objects.get(key).map_or(&[][..], Vec::as_slice);
+    let of_files = files.iter().map(|holder| Origin::File(Arc::clone(&holder.path)));
+    let mut all = of_files.chain(watched.object(key).map(|_| Origin::ApiServer));
+    let winner = all.next();
+    all.filter_map(move |loser| Some(rival(key, winner.as_ref()?, &loser)))
 }
 
 enum Held {
@@ -266,23 +275,26 @@ enum Held {
     Twice,
 }
 
-/// Notes that `origin` has `object`.
+/// Notes that a file has `object`.
 fn hold(
     objects: &mut HashMap<Key, Vec<Holder>>,
-    origin: &Origin,
+    watched: &Sightings,
+    path: &Arc<Path>,
     key: Key,
     object: Object,
     pass: u64,
 ) -> Held {
+    let of_api_server = watched.object(&key);
     let holders = objects.entry(key).or_default();
-    let at = holders.partition_point(|holder| holder.origin < *origin);
+    let at = holders.partition_point(|holder| holder.path < *path);
     let wins = at == 0;
     // An object that is as it was stays the one that others hold too.
-    let (object, same) = match holders.first().filter(|_| wins) {
-        Some(winner) if winner.object == object => (winner.object.clone(), true),
+    let counts = holders.first().map(|holder| &holder.object).or(of_api_server);
+    let (object, same) = match counts.filter(|_| wins) {
+        Some(winner) if *winner == object => (winner.clone(), true),
         Some(_) | None => (object, false),
     };
-    match holders.get_mut(at).filter(|holder| holder.origin == *origin) {
+    match holders.get_mut(at).filter(|holder| holder.path == *path) {
         Some(holder) if holder.pass == pass => return Held::Twice,
         Some(holder) => {
             holder.pass = pass;
@@ -290,7 +302,7 @@ fn hold(
         }
         None => {
             holders.reserve_exact(1);
-            holders.insert(at, Holder { origin: origin.clone(), object: object.clone(), pass });
+            holders.insert(at, Holder { path: Arc::clone(path), object: object.clone(), pass });
         }
     }
     match (wins, same) {
@@ -312,8 +324,7 @@ fn twice(key: &Key, reason: &str) -> Reject {
     }
 }
 
-fn rival(key: &Key, winner: &Holder, loser: &Holder) -> Reject {
-    let (winner, loser) = (&winner.origin, &loser.origin);
+fn rival(key: &Key, winner: &Origin, loser: &Origin) -> Reject {
     let why = match loser {
         Origin::File(_) => "which counts as the first path",
         Origin::ApiServer => "which counts before the API server",

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{Held, Key, Manifests, Origin, hold, note_rivals_of};
-use crate::k8s::{Change, Event, ObjectKind, Reject, decode, raw::Text};
+use super::{Key, Manifests, note_rivals_of};
+use crate::k8s::{Change, Event, Object, ObjectKind, Reject, decode, raw::Text};
 
 /// What a watch of one kind told. Objects are JSON; those of a list may lack kind and apiVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub(super) struct Sightings {
 #[derive(Debug, Default)]
 struct Kind {
     objects: HashMap<Arc<str>, Sighting>,
+    /// How many of them have something in them.
+    whole: usize,
     /// The list that is being read.
     listing: Option<u64>,
     /// The last list that began.
@@ -47,11 +49,15 @@ struct Kind {
 struct Sighting {
     /// 0 where it says none.
     version: u64,
-    /// 0 where it has none.
-    uid: u128,
+    /// 0 where it has none. In bytes: there are as many as pods in the cluster, and a number would have gaps around it.
+    uid: [u8; 16],
     /// The list that was being read, or had been read last, when it was seen last.
     list: u64,
+    /// `None` where it is refused as a whole.
+    object: Option<Object>,
 }
+
+const _: () = assert!(size_of::<Sighting>() == 48);
 
 impl Manifests {
     /// What the API server told of objects of a kind. O(object); the end of a list O(objects of the kind).
@@ -96,7 +102,7 @@ impl Manifests {
 
     /// `metadata.uid` of an object of the API server's. `name` is `namespace/name`, a Node's its name.
     pub fn uid(&self, kind: ObjectKind, name: &str) -> Option<String> {
-        let uid = self.watched.kinds.get(&kind)?.objects.get(name)?.uid;
+        let uid = u128::from_be_bytes(self.watched.kinds.get(&kind)?.objects.get(name)?.uid);
         (uid != 0).then(|| uid_text(uid))
     }
 
@@ -107,7 +113,12 @@ impl Manifests {
         };
         let name = self.names.get(&seen.name);
         let list = known.last_list;
-        let held = known.objects.entry(Arc::clone(&name)).or_insert(Sighting { version: 0, uid: 0, list });
+        let held = known.objects.entry(Arc::clone(&name)).or_insert(Sighting {
+            version: 0,
+            uid: [0; 16],
+            list,
+            object: None,
+        });
         if !in_list && seen.is_older(held.version) {
             return Change { older: 1, ..Change::default() };
         }
@@ -117,21 +128,17 @@ impl Manifests {
         if !in_list && seen.version != 0 && held.version == seen.version {
             return Change::default();
         }
-        *held = Sighting { version: seen.version, uid: seen.uid, list };
+        (held.version, held.uid) = (seen.version, seen.uid.to_be_bytes());
         let mut rejects = Vec::new();
         let object = decode::of_the_kind(kind, text, &mut self.names, &mut rejects);
         let key = (kind, name);
         let mut new_rejects = self.watched.keep_rejects(&key, rejects);
-        self.pass += 1;
         let event = match object {
-            None => self.release(&Origin::ApiServer, &key, self.pass),
+            None => self.empty(&key),
             Some(object) => {
-                let held = hold(&mut self.objects, &Origin::ApiServer, key.clone(), object, self.pass);
-                note_rivals_of(&self.objects, &mut self.by_rivalry, &key, &mut new_rejects);
-                match held {
-                    Held::Wins(object) => Some(Event::Apply(object)),
-                    Held::Same | Held::Shadowed | Held::Twice => None,
-                }
+                let is_news = self.watched.fill(&key, &object);
+                note_rivals_of(&self.objects, &self.watched, &mut self.by_rivalry, &key, &mut new_rejects);
+                (is_news && !self.objects.contains_key(&key)).then_some(Event::Apply(object))
             }
         };
         Change { events: event.into_iter().collect(), rejects: new_rejects, ..Change::default() }
@@ -155,16 +162,58 @@ impl Manifests {
 
     /// The API server has it no more.
     fn gone(&mut self, key: Key) -> Option<Event> {
+        let event = self.empty(&key);
         if let Some(known) = self.watched.kinds.get_mut(&key.0) {
             known.objects.remove(&key.1);
         }
         self.watched.rejects.remove(&key);
-        self.pass += 1;
-        self.release(&Origin::ApiServer, &key, self.pass)
+        event
+    }
+
+    /// The API server's object has nothing in it any more; what changes by that.
+    fn empty(&mut self, key: &Key) -> Option<Event> {
+        let gone = self.watched.empty(key)?;
+        let files = self.objects.get(key).map_or(0, Vec::len);
+        if files < 2 {
+            self.by_rivalry.remove(key);
+        }
+        (files == 0).then(|| Event::Delete(gone.key()))
     }
 }
 
 impl Sightings {
+    /// What an object of the API server's says.
+    pub(super) fn object(&self, (kind, name): &Key) -> Option<&Object> {
+        self.kinds.get(kind)?.objects.get(name)?.object.as_ref()
+    }
+
+    /// Objects that are not refused as a whole.
+    pub(super) fn object_count(&self) -> usize {
+        self.kinds.values().map(|kind| kind.whole).sum()
+    }
+
+    /// Notes what a known object says. Whether that is another thing than before; one that is as it was stays the one that
+    /// others hold too.
+    fn fill(&mut self, (kind, name): &Key, object: &Object) -> bool {
+        let Some(kind) = self.kinds.get_mut(kind) else { return false };
+        let Some(held) = kind.objects.get_mut(name) else { return false };
+        if held.object.as_ref() == Some(object) {
+            return false;
+        }
+        if held.object.replace(object.clone()).is_none() {
+            kind.whole += 1;
+        }
+        true
+    }
+
+    /// Takes out what an object says.
+    fn empty(&mut self, (kind, name): &Key) -> Option<Object> {
+        let kind = self.kinds.get_mut(kind)?;
+        let gone = kind.objects.get_mut(name)?.object.take()?;
+        kind.whole -= 1;
+        Some(gone)
+    }
+
     pub(super) fn rejects(&self) -> impl Iterator<Item = &Reject> {
         self.rejects.values().flatten()
     }
