@@ -17,6 +17,7 @@
 //! | `GET /v1/endpoints/{id}` | [`Endpoint`] |
 //! | `GET /v1/endpoints/{id}/log` | array of [`EndpointChange`], oldest first |
 //! | `GET /v1/ipam` | [`Ipam`] |
+//! | `GET /v1/addresses` | array of [`IpcacheEntry`]: who is where, by prefix |
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
 
@@ -28,6 +29,7 @@ mod pod_network;
 use std::collections::BTreeMap;
 
 pub use crate::endpoints::{Change as EndpointChange, Endpoint};
+pub use crate::ipcache::IpcacheEntry;
 pub use crate::sockets::StaleSockets;
 pub use audit::{Audit, AuditStatus, Difference};
 pub use endpoints::{Ipam, IpamAddress, IpamPool};
@@ -50,6 +52,7 @@ pub mod path {
     pub const IPAM: &str = "/v1/ipam";
     pub const NODES: &str = "/v1/nodes";
     pub const HEALTH: &str = "/v1/health";
+    pub const ADDRESSES: &str = "/v1/addresses";
 }
 
 /// The body of an answer that is not 200.

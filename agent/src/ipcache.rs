@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portway_datapath::{Addr, NumericIdentity};
+use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
 use portway_model::ipcache::{
     self as model, AddressNews, AddressObjects, EndpointAddress, EndpointSource, EntryChange, Key,
     LocalIdentities, NodesView, Reach, Source, api_server_labels,
@@ -35,7 +35,7 @@ pub struct Ipcache {
 /// How much was written, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpcacheStatus {
-    /// Entries that there should be.
+    /// Entries that the map holds.
     pub entries: u64,
     /// Entries written, and taken out.
     pub upserts: u64,
@@ -55,6 +55,24 @@ pub struct IpcacheStatus {
     pub api_server_is_here: bool,
 }
 
+/// What a comparison with the kernel found.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    pub differences: Vec<EntryDifference>,
+    /// Why they, or some of them, could not be put right.
+    pub refused: Option<MapError>,
+}
+
+/// An entry that is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryDifference {
+    pub key: Key,
+    pub held: Option<IpcacheValue>,
+    pub wanted: Option<IpcacheValue>,
+    /// The kernel refused it before, and it is tried again.
+    pub is_pending: bool,
+}
+
 struct State {
     model: model::Ipcache,
     objects: AddressObjects,
@@ -63,8 +81,8 @@ struct State {
     dual_stack: bool,
     /// `None` until the maps are there.
     tables: Option<PodTables>,
-    /// What the kernel refused.
-    outstanding: BTreeSet<Key>,
+    /// What the kernel refused, and whether it has an entry of the key.
+    outstanding: BTreeMap<Key, bool>,
     status: IpcacheStatus,
 }
 
@@ -78,7 +96,7 @@ impl Ipcache {
             api_server: BTreeSet::new(),
             dual_stack,
             tables: None,
-            outstanding: BTreeSet::new(),
+            outstanding: BTreeMap::new(),
             status: IpcacheStatus::default(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -100,6 +118,7 @@ impl Ipcache {
         drop(state.set_api_server(api_server));
         state.model.restore(found.clone());
         state.tables = Some(tables);
+        state.status.entries = found.len() as u64;
         let changes = state.model.differences(&found);
         state.write(changes)
     }
@@ -181,25 +200,45 @@ impl Ipcache {
     pub fn retry(&self) -> Result<(), MapError> {
         let mut state = self.lock();
         let keys = std::mem::take(&mut state.outstanding);
-        let changes: Vec<_> =
-            keys.into_iter().map(|key| EntryChange { key, value: state.model.value(key) }).collect();
+        let change = |(key, replaces)| EntryChange { key, value: state.model.value(key), replaces };
+        let changes: Vec<_> = keys.into_iter().map(change).collect();
         state.write(changes)
     }
 
-    /// Compares the kernel's table with what it should be, and puts right what differs. How many entries did. About a
-    /// microsecond an entry.
+    /// Compares the kernel's table with what it should be, and with `fix` puts right what differs. About a microsecond an
+    /// entry.
     ///
     /// # Errors
-    /// The kernel refuses.
-    pub fn heal(&self) -> Result<usize, MapError> {
+    /// The kernel would not be read.
+    pub fn compare(&self, fix: bool) -> Result<Comparison, MapError> {
         let mut state = self.lock();
-        let Some(tables) = &state.tables else { return Ok(0) };
+        let Some(tables) = &state.tables else { return Ok(Comparison::default()) };
         let found = tables.reader().ipcache_entries()?;
         let changes = state.model.differences(&found);
-        let number = changes.iter().filter(|change| !state.outstanding.contains(&change.key)).count();
-        state.status.healed += number as u64;
-        state.write(changes)?;
-        Ok(number)
+        let held = |key: &Key| {
+            found
+                .binary_search_by_key(key, |(key, _)| *key)
+                .ok()
+                .and_then(|at| found.get(at))
+                .map(|(_, value)| *value)
+        };
+        let differences = changes.iter().map(|change| EntryDifference {
+            key: change.key,
+            held: held(&change.key),
+            wanted: change.value,
+            is_pending: state.outstanding.contains_key(&change.key),
+        });
+        let differences: Vec<_> = differences.collect();
+        let mut refused = None;
+        if fix {
+            let foreign = differences.iter().filter(|difference| !difference.is_pending).count();
+            state.status.healed += foreign as u64;
+            state.status.entries = found.len() as u64;
+            // What it holds of them was seen just now.
+            state.outstanding.clear();
+            refused = state.write(changes).err();
+        }
+        Ok(Comparison { differences, refused })
     }
 
     /// Identities that only this node knows, with their labels.
@@ -208,12 +247,10 @@ impl Ipcache {
         state.local.iter().map(|(number, labels)| (number, labels.clone())).collect()
     }
 
-    /// O(entries).
     pub fn status(&self) -> IpcacheStatus {
         let state = self.lock();
         let host = |addr: &Addr| state.model.value((*addr, 128)).map(|value| value.identity);
         IpcacheStatus {
-            entries: state.model.keys().len() as u64,
             outstanding: state.outstanding.len() as u64,
             missing: state.model.missing().collect(),
             api_server_is_here: state.api_server.iter().any(|addr| host(addr) == Some(NumericIdentity::HOST)),
@@ -263,23 +300,28 @@ impl State {
     }
 
     fn write_one(&mut self, tables: &PodTables, change: EntryChange) -> Result<(), MapError> {
-        let written = tables.change_ipcache(change.key, change.value.as_ref());
-        match &written {
-            Ok(()) => {
-                self.outstanding.remove(&change.key);
-                let counter = match change.value {
-                    Some(_) => &mut self.status.upserts,
-                    None => &mut self.status.deletes,
+        let EntryChange { key, value, replaces } = change;
+        let replaces = self.outstanding.remove(&key).unwrap_or(replaces);
+        let written = tables.change_ipcache(key, value.as_ref());
+        let status = &mut self.status;
+        match (&written, value, replaces) {
+            (Ok(()), Some(_), false) => {
+                (status.upserts, status.entries) = (status.upserts + 1, status.entries + 1)
+            }
+            (Ok(()), Some(_), true) => status.upserts += 1,
+            (Ok(()), None, true) => {
+                (status.deletes, status.entries) = (status.deletes + 1, status.entries.saturating_sub(1));
+            }
+            // It never came to be there.
+            (Ok(()), None, false) => {}
+            (Err(error), ..) => {
+                let counter = match matches!(error, MapError::Full { .. }) {
+                    true => &mut status.full,
+                    false => &mut status.errors,
                 };
                 *counter += 1;
-            }
-            Err(error) => {
-                self.outstanding.insert(change.key);
-                match error {
-                    MapError::Full { .. } => self.status.full += 1,
-                    _ => self.status.errors += 1,
-                }
-                self.status.last_error = Some(error.to_string());
+                status.last_error = Some(error.to_string());
+                self.outstanding.insert(key, replaces);
             }
         }
         written

@@ -2,10 +2,12 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use crate::args::{Args, Bpf, BpfFlows, BpfLb, Endpoint, Node, Service, Verb, command};
+use crate::args::{Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Ip, Node, Service, Verb, command};
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::{agent, audit, cleanup, config, endpoint, flows, lb, node, output, plan, service, status};
+use crate::{
+    agent, audit, cleanup, config, endpoint, flows, ipcache, lb, node, output, plan, service, status,
+};
 
 pub(crate) fn main() -> ExitCode {
     let matches = command().get_matches();
@@ -35,6 +37,13 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Endpoint { verb: Endpoint::Get { name } } => endpoint::get(&ask(), &name, format)?,
         Verb::Endpoint { verb: Endpoint::Log { name } } => endpoint::log(&ask(), &name, format)?,
         Verb::Ipam => endpoint::ipam(&ask(), format)?,
+        Verb::Ip { verb: Ip::List } => ipcache::ip_list(&ask(), format)?,
+        Verb::Bpf { verb: Bpf::Ipcache { verb: BpfIpcache::List { bpf_root } } } => {
+            ipcache::list(&bpf_root, format)?;
+        }
+        Verb::Bpf { verb: Bpf::Ipcache { verb: BpfIpcache::Get { address, bpf_root } } } => {
+            ipcache::get(&bpf_root, address, format)?;
+        }
         Verb::Bpf { verb: Bpf::Lb { verb: BpfLb::List { part, bpf_root } } } => {
             lb::list(&bpf_root, part.part(), format)?;
         }

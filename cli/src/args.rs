@@ -55,6 +55,11 @@ pub(crate) enum Verb {
     },
     /// The addresses for this node's pods: prefixes, and who has what
     Ipam,
+    /// The addresses of the cluster, and who is there
+    Ip {
+        #[command(subcommand)]
+        verb: Ip,
+    },
     /// What is in the kernel's maps, read from there; works with the agent down
     Bpf {
         #[command(subcommand)]
@@ -143,6 +148,12 @@ pub(crate) enum Endpoint {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Ip {
+    /// All prefixes with the identities at them, as the agent wants them to be in the kernel
+    List,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Bpf {
     /// The load balancer's maps
     Lb {
@@ -158,6 +169,28 @@ pub(crate) enum Bpf {
     Nat {
         #[command(subcommand)]
         verb: BpfFlows,
+    },
+    /// Who is where: identities and ways by prefix
+    Ipcache {
+        #[command(subcommand)]
+        verb: BpfIpcache,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BpfIpcache {
+    /// One line a prefix
+    List {
+        /// The BPF file system in which the maps are pinned
+        #[arg(long, env = "PORTWAY_BPF_ROOT", value_name = "DIR", default_value = "/sys/fs/bpf")]
+        bpf_root: PathBuf,
+    },
+    /// The entry that programs find for an address: that of the longest prefix
+    Get {
+        address: std::net::IpAddr,
+        /// The BPF file system in which the maps are pinned
+        #[arg(long, env = "PORTWAY_BPF_ROOT", value_name = "DIR", default_value = "/sys/fs/bpf")]
+        bpf_root: PathBuf,
     },
 }
 

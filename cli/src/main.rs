@@ -12,6 +12,7 @@ mod config;
 mod endpoint;
 mod failure;
 mod flows;
+mod ipcache;
 mod lb;
 mod node;
 mod output;

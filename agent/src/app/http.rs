@@ -130,17 +130,18 @@ impl Api {
     }
 
     /// The kernel's side after the objects that it is made from.
-    async fn audit(&self, fix: bool) -> Result<api::Audit, Failure> {
+    async fn audit(self: &Arc<Self>, fix: bool) -> Result<api::Audit, Failure> {
         let began = Instant::now();
         let objects = match self.objects.get() {
             Some(objects) => objects.audit(fix).await,
             None => Outcome::default(),
         };
         let kernel = self.ask(|to| Question::Audit { fix, to }).await?.map_err(Failure::Audit)?;
+        let ipcache = nodes::audit_ipcache(self, fix).await?;
         let Outcome { found, remaining, skipped } = objects;
         Ok(api::Audit {
-            found: [found, kernel.found].concat(),
-            remaining: [remaining, kernel.remaining].concat(),
+            found: [found, kernel.found, ipcache.found].concat(),
+            remaining: [remaining, kernel.remaining, ipcache.remaining].concat(),
             skipped: [skipped, kernel.skipped].concat(),
             seconds: began.elapsed().as_secs_f64(),
             warnings: kernel.warnings,
@@ -201,6 +202,7 @@ async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failur
     if let Some(pods) = api.pods.get() {
         status.maps.extend(pods.maps());
         let shown = pods.status();
+        status.warnings.extend(pods.ipcache_warning());
         status.warnings.extend(shown.cluster_health.iter().flat_map(|health| health.warnings.clone()));
         status.pod_network = Some(shown);
     }

@@ -2,6 +2,7 @@
 //! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
 
 mod api_server;
+mod ipcache;
 mod pods;
 
 use std::sync::{Arc, OnceLock};
@@ -156,6 +157,7 @@ impl Metrics {
     /// From now on what the pod network counts is read at each scrape.
     pub(super) fn watch_pods(&self, endpoints: Arc<OnceLock<Endpoints>>) -> prometheus::Result<()> {
         self.registry.register(Box::new(pods::EndpointCollector::new(endpoints)?))?;
+        self.registry.register(Box::new(ipcache::IpcacheCollector::new(Arc::clone(&self.flows))?))?;
         self.registry.register(Box::new(pods::TrafficCollector::new(Arc::clone(&self.flows))?))
     }
 
@@ -290,12 +292,15 @@ impl MapCollector {
         if let Some(flows) = self.flows.get() {
             let status = flows.conntrack.status();
             // The others make room by themselves.
-            for (map, used) in
-                status.used.iter().filter(|(map, _)| matches!(map, PodMapId::Conntrack | PodMapId::Nat))
-            {
-                let max = status.max.get(map).copied().unwrap_or_default();
+            let learned =
+                status.used.iter().filter(|(map, _)| matches!(map, PodMapId::Conntrack | PodMapId::Nat));
+            let learned = learned
+                .map(|(map, used)| (*map, *used, status.max.get(map).copied().unwrap_or_default()));
+            let ipcache = flows.ipcache.status().entries;
+            let max = u64::from(flows.reader.max(PodMapId::Ipcache));
+            for (map, used, max) in learned.chain([(PodMapId::Ipcache, ipcache, max)]) {
                 for gauge in &self.pressure {
-                    gauge.with_label_values(&[map.name()]).set(*used as f64 / max.max(1) as f64);
+                    gauge.with_label_values(&[map.name()]).set(used as f64 / max.max(1) as f64);
                 }
             }
             bytes += flows.reader.facts().iter().filter_map(|fact| fact.kernel_bytes).sum::<u64>();

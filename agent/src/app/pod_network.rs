@@ -10,11 +10,13 @@ use portway_runtime::shutdown::Drain;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::api::{self, AddressPool, Masquerading, PodNetworkStatus, Routing};
+use crate::api::{self, AddressPool, Masquerading, PodNetworkStatus, Routing, counted};
 use crate::config::{self, Chaining, Config, PodNetwork};
 use crate::endpoints::{Endpoints, HealthLinkError};
 use crate::health::{self, Connect, ConnectError, Health, Probed};
 use crate::ipam::PoolUse;
+use crate::ipcache::{Comparison, IpcacheEntry, IpcacheStatus};
+use crate::maps::{MapError, PodMapId};
 use crate::network::Flows;
 
 /// What there is to show where there is a pod network.
@@ -96,7 +98,8 @@ impl Pods {
     /// The maps of the pod network.
     pub(super) fn maps(&self) -> Vec<api::MapUse> {
         let Some(flows) = self.flows.get() else { return Vec::new() };
-        let used = flows.conntrack.status().used;
+        let mut used = flows.conntrack.status().used;
+        used.insert(PodMapId::Ipcache, flows.ipcache.status().entries);
         let facts = flows.reader.facts().into_iter().map(|fact| api::MapUse {
             name: fact.id.name().to_owned(),
             used: used.get(&fact.id).copied(),
@@ -104,6 +107,28 @@ impl Pods {
             bytes: fact.kernel_bytes.unwrap_or_default(),
         });
         facts.collect()
+    }
+
+    /// Who is where, as it should be in the kernel; empty before the maps are there.
+    pub(super) fn ipcache(&self) -> Vec<IpcacheEntry> {
+        self.flows.get().map(|flows| flows.ipcache.list()).unwrap_or_default()
+    }
+
+    /// Compares the kernel's table of who is where with what it should be, and with `fix` puts it right.
+    pub(super) fn audit_ipcache(&self, fix: bool) -> Result<api::Audit, MapError> {
+        let Some(flows) = self.flows.get() else { return Ok(api::Audit::default()) };
+        let Comparison { differences, refused } = flows.ipcache.compare(fix)?;
+        let found: Vec<_> = differences.iter().map(api::Difference::from).collect();
+        let remaining = if fix && refused.is_none() { Vec::new() } else { found.clone() };
+        Ok(api::Audit { found, remaining, ..api::Audit::default() })
+    }
+
+    /// What is wrong with that table.
+    pub(super) fn ipcache_warning(&self) -> Option<String> {
+        let IpcacheStatus { outstanding, last_error, .. } = self.flows.get()?.ipcache.status();
+        let error = last_error.filter(|_| outstanding > 0)?;
+        let entries = counted(outstanding, "entry", "entries");
+        Some(format!("{entries} of pw_ipcache are not as they should be, and are tried again: {error}"))
     }
 
     pub(super) fn status(&self) -> PodNetworkStatus {

@@ -1,12 +1,13 @@
 use std::net::IpAddr;
 
-use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
+use portway_datapath::{Addr, IpcacheValue, NumericIdentity, layout};
 use portway_model::ipcache::Key;
 use portway_model::labels::Labels;
 use portway_model::node::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::Ipcache;
+use super::{EntryDifference, Ipcache};
+use crate::api::Difference;
 
 /// An entry as people read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,10 +29,7 @@ pub struct IpcacheEntry {
 
 impl IpcacheEntry {
     pub fn new(key: Key, value: &IpcacheValue) -> Self {
-        let (addr, bits) = key;
-        // Only prefixes of one family are written.
-        let prefix =
-            Prefix::new(addr, bits).map_or_else(|| format!("{addr}/{bits}"), |prefix| prefix.to_string());
+        let prefix = text_of(key);
         let flags =
             [(IpcacheValue::INSIDE, "inside"), (IpcacheValue::NODE, "node"), (IpcacheValue::PODS, "pods")];
         let flags = flags.into_iter().filter(|(flag, _)| value.is(*flag)).map(|(_, name)| name.to_owned());
@@ -45,9 +43,36 @@ impl IpcacheEntry {
         }
     }
 
+    /// What there is at a prefix, in a line.
+    fn text(key: Key, value: Option<&IpcacheValue>) -> String {
+        let Some(value) = value else { return "no entry".to_owned() };
+        let Self { identity, tunnel_endpoint, flags, .. } = Self::new(key, value);
+        let tunnel = tunnel_endpoint.map(|node| format!(" by {node}")).unwrap_or_default();
+        let flags = if flags.is_empty() { String::new() } else { format!(", {}", flags.join("+")) };
+        format!("identity {identity}{tunnel}{flags}")
+    }
+
     pub const fn identity(&self) -> NumericIdentity {
         NumericIdentity::new(self.identity)
     }
+}
+
+impl From<&EntryDifference> for Difference {
+    fn from(difference: &EntryDifference) -> Self {
+        let EntryDifference { key, held, wanted, is_pending } = difference;
+        let later = if *is_pending { " (tried again)" } else { "" };
+        Self {
+            kind: layout::IPCACHE.to_owned(),
+            what: format!("{}{later}", text_of(*key)),
+            held: IpcacheEntry::text(*key, held.as_ref()),
+            wanted: IpcacheEntry::text(*key, wanted.as_ref()),
+        }
+    }
+}
+
+/// `10.0.1.0/24`. Only prefixes of one family are written.
+fn text_of((addr, bits): Key) -> String {
+    Prefix::new(addr, bits).map_or_else(|| format!("{addr}/{bits}"), |prefix| prefix.to_string())
 }
 
 impl Ipcache {

@@ -243,12 +243,13 @@ impl Nodes {
             return Ok(());
         }
         let began = Instant::now();
-        let healed = self.ipcache.heal()?;
+        let found = self.ipcache.compare(true)?;
         self.compared = Some((Instant::now(), began.elapsed()));
-        if healed > 0 {
-            tracing::warn!(healed, "entries of pw_ipcache were not as they were written; they are again");
+        let foreign = found.differences.iter().filter(|difference| !difference.is_pending).count();
+        if foreign > 0 {
+            tracing::warn!(entries = foreign, "pw_ipcache was not as it had been written; it is put right");
         }
-        Ok(())
+        found.refused.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Programs at devices and tunnel; those at other interfaces but pods' go. What the kernel refuses is `refused`, the

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use portway_datapath::{Addr, Family, IpcacheValue};
+use portway_model::ipcache::Key;
 
 use super::layout::PodMapId;
 use super::{PodReader, PodTables};
@@ -18,7 +19,7 @@ impl PodReader {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn ipcache_entries(&self) -> Result<Vec<((Addr, u8), IpcacheValue)>, MapError> {
+    pub fn ipcache_entries(&self) -> Result<Vec<(Key, IpcacheValue)>, MapError> {
         let mut entries = Vec::new();
         let each = |key: &[u8], value: &[u8]| {
             let Some((bits, addr)) = key.split_at_checked(size_of::<u32>()) else { return };
@@ -40,7 +41,7 @@ impl PodReader {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn ipcache(&self) -> Result<BTreeMap<(Addr, u8), IpcacheValue>, MapError> {
+    pub fn ipcache(&self) -> Result<BTreeMap<Key, IpcacheValue>, MapError> {
         Ok(self.ipcache_entries()?.into_iter().collect())
     }
 
@@ -62,7 +63,7 @@ impl PodTables {
     ///
     /// # Errors
     /// The map is full, or the kernel refuses; the prefix has what it had.
-    pub fn change_ipcache(&self, prefix: (Addr, u8), value: Option<&IpcacheValue>) -> Result<(), MapError> {
+    pub fn change_ipcache(&self, prefix: Key, value: Option<&IpcacheValue>) -> Result<(), MapError> {
         let raw = self.raw(PodMapId::Ipcache);
         let text = || prefix_text(prefix);
         match value {
@@ -74,7 +75,7 @@ impl PodTables {
 }
 
 /// A prefix length in host order, then the bits.
-fn key((addr, bits): (Addr, u8)) -> [u8; 20] {
+fn key((addr, bits): Key) -> [u8; 20] {
     let mut key = [0; 20];
     let (prefix, data) = key.split_at_mut(size_of::<u32>());
     prefix.copy_from_slice(&u32::from(bits).to_ne_bytes());
@@ -82,7 +83,7 @@ fn key((addr, bits): (Addr, u8)) -> [u8; 20] {
     key
 }
 
-fn prefix_text((addr, bits): (Addr, u8)) -> String {
+fn prefix_text((addr, bits): Key) -> String {
     let bits = match addr.family() {
         Family::V4 => bits.saturating_sub(96),
         Family::V6 => bits,

@@ -34,6 +34,15 @@ pub struct EndpointAddress {
     pub created: Option<i64>,
 }
 
+/// Who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Who tells of it.
+    pub(super) source: EndpointSource,
+    pub(super) identity: NumericIdentity,
+    pub(super) node: Option<Addr>,
+}
+
 /// All that is said of endpoints, by address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Endpoints {
@@ -41,17 +50,18 @@ pub(super) struct Endpoints {
     nodes: Nodes,
 }
 
-/// An [`EndpointAddress`] without its address, in 40 bytes: there are as many as pods in the cluster.
+/// An [`EndpointAddress`] without its address, in 32 bytes: there are as many as pods in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     uid: Uid,
-    created: i64,
+    /// In seconds since 1970, as far as they fit; 0 is the oldest.
+    created: u32,
     node: u32,
     identity: NumericIdentity,
     source: EndpointSource,
 }
 
-const _: () = assert!(size_of::<Claims>() <= 48);
+const _: () = assert!(size_of::<Claims>() <= 32);
 
 /// Sorted: the last one has the address.
 #[derive(Clone, Debug)]
@@ -66,7 +76,7 @@ impl Endpoints {
     pub(super) fn set(&mut self, source: EndpointSource, told: &EndpointAddress) {
         let claim = Claim {
             uid: told.uid,
-            created: told.created.unwrap_or(i64::MIN),
+            created: told.created.map_or(0, |created| u32::try_from(created.max(0)).unwrap_or(u32::MAX)),
             node: self.nodes.number(told.node),
             identity: told.identity,
             source,
@@ -87,12 +97,10 @@ impl Endpoints {
         }
     }
 
-    /// The newest owner, and who tells of it.
-    pub(super) fn owner(&self, addr: Addr) -> Option<(EndpointSource, EndpointAddress)> {
-        let claim = self.by_addr.get(&addr)?.all().last()?;
-        let Claim { uid, created, node, identity, source } = *claim;
-        let created = (created != i64::MIN).then_some(created);
-        Some((source, EndpointAddress { addr, identity, node: self.nodes.addr(node), uid, created }))
+    /// The newest owner.
+    pub(super) fn owner(&self, addr: Addr) -> Option<Owner> {
+        let Claim { node, identity, source, .. } = *self.by_addr.get(&addr)?.all().last()?;
+        Some(Owner { source, identity, node: self.nodes.addr(node) })
     }
 
     /// Addresses within a prefix.
@@ -111,7 +119,7 @@ impl Claim {
     }
 
     /// A pod of this node before all others, then the newer one, then the better source.
-    fn rank(&self) -> (bool, i64, EndpointSource) {
+    fn rank(&self) -> (bool, u32, EndpointSource) {
         (self.source == EndpointSource::Local, self.created, self.source)
     }
 }
@@ -196,7 +204,7 @@ mod tests {
     }
 
     fn owner(endpoints: &Endpoints) -> Option<u32> {
-        endpoints.owner(ADDR).map(|(_, owner)| owner.identity.get())
+        endpoints.owner(ADDR).map(|owner| owner.identity.get())
     }
 
     use EndpointSource::{Local, Object, Slice};
@@ -254,7 +262,7 @@ mod tests {
         assert_eq!(owner(&endpoints), Some(302));
         endpoints.set(Slice, &of("a", None, 303));
         assert_eq!(owner(&endpoints), Some(302));
-        endpoints.set(Slice, &of("c", Some(0), 304));
+        endpoints.set(Slice, &of("c", Some(1), 304));
         endpoints.set(Slice, &of("d", None, 305));
         assert_eq!(owner(&endpoints), Some(304));
     }
@@ -262,11 +270,11 @@ mod tests {
     #[test]
     fn what_was_told_comes_back() {
         let mut endpoints = Endpoints::default();
-        let told = EndpointAddress { node: None, ..of("a", None, 301) };
-        endpoints.set(Object, &told);
-        assert_eq!(endpoints.owner(ADDR), Some((Object, told)));
+        let owner = |endpoints: &Endpoints| endpoints.owner(ADDR).map(|owner| (owner.source, owner.node));
+        endpoints.set(Object, &EndpointAddress { node: None, ..of("a", None, 301) });
+        assert_eq!(owner(&endpoints), Some((Object, None)));
         endpoints.set(Object, &of("a", Some(5), 301));
-        assert_eq!(endpoints.owner(ADDR), Some((Object, of("a", Some(5), 301))));
+        assert_eq!(owner(&endpoints), Some((Object, Some(Addr::v4([192, 0, 2, 1])))));
         assert_eq!(endpoints.within((ADDR, 120)).collect::<Vec<_>>(), [ADDR]);
         assert_eq!(endpoints.within((Addr::v4([10, 2, 0, 0]), 112)).count(), 0);
     }

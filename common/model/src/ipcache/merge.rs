@@ -16,6 +16,8 @@ use crate::k8s::Uid;
 pub struct EntryChange {
     pub key: Key,
     pub value: Option<IpcacheValue>,
+    /// There is an entry that it takes the place of.
+    pub replaces: bool,
 }
 
 /// Who tells of addresses. Until all have told everything, what an earlier agent wrote stays.
@@ -100,8 +102,10 @@ impl Ipcache {
     pub fn differences(&self, found: &[(Key, IpcacheValue)]) -> Vec<EntryChange> {
         let is_found = |key: &Key| found.binary_search_by_key(key, |(key, _)| *key).is_ok();
         let missing = self.keys().into_iter().filter(|key| !is_found(key));
-        let missing = missing.map(|key| EntryChange { key, value: self.value(key) });
-        let held = found.iter().map(|(key, held)| (EntryChange { key: *key, value: self.value(*key) }, held));
+        let missing = missing.map(|key| EntryChange { key, value: self.value(key), replaces: false });
+        let held = found
+            .iter()
+            .map(|(key, held)| (EntryChange { key: *key, value: self.value(*key), replaces: true }, held));
         let others = held.filter(|(change, held)| change.value != Some(**held)).map(|(change, _)| change);
         missing.chain(others).collect()
     }
@@ -245,7 +249,7 @@ impl Ipcache {
         change(self);
         let changed = before.into_iter().filter_map(|(key, before)| {
             let value = self.value(key);
-            (value != before).then_some(EntryChange { key, value })
+            (value != before).then_some(EntryChange { key, value, replaces: before.is_some() })
         });
         changed.collect()
     }
@@ -254,7 +258,7 @@ impl Ipcache {
         let before = self.value(key);
         change(self);
         let value = self.value(key);
-        (value != before).then_some(EntryChange { key, value })
+        (value != before).then_some(EntryChange { key, value, replaces: before.is_some() })
     }
 
     fn note_synced(&mut self, source: Source) {

@@ -1,5 +1,7 @@
 //! From objects of the cluster to what they say of addresses.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,6 +16,10 @@ use crate::k8s::{
 /// The service whose endpoints are the API server.
 const API_SERVER: &str = "default/kubernetes";
 
+/// A CiliumEndpoint by its name, in the memory of a pointer.
+#[derive(Clone, Debug)]
+struct Named(Arc<CiliumEndpoint>);
+
 /// What an object's change says of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressNews {
@@ -27,7 +33,7 @@ pub enum AddressNews {
 /// `default/kubernetes`. They are shared with who decoded them.
 #[derive(Clone, Debug, Default)]
 pub struct AddressObjects {
-    endpoints: BTreeMap<Arc<str>, Arc<CiliumEndpoint>>,
+    endpoints: BTreeSet<Named>,
     slices: BTreeMap<Arc<str>, Arc<CiliumEndpointSlice>>,
     api_server: BTreeMap<Arc<str>, Box<[Addr]>>,
 }
@@ -38,8 +44,12 @@ impl AddressObjects {
     pub fn apply(&mut self, event: &Event) -> Vec<AddressNews> {
         match event {
             Event::Apply(Object::CiliumEndpoint(endpoint)) => {
-                let before = self.endpoints.insert(Arc::clone(&endpoint.name), Arc::clone(endpoint));
-                news(EndpointSource::Object, &of_endpoint(before.as_deref()), &of_endpoint(Some(endpoint)))
+                let before = self.endpoints.replace(Named(Arc::clone(endpoint)));
+                news(
+                    EndpointSource::Object,
+                    &of_endpoint(before.as_ref()),
+                    &of_endpoint(Some(&Named(Arc::clone(endpoint)))),
+                )
             }
             Event::Apply(Object::CiliumEndpointSlice(slice)) => {
                 let before = self.slices.insert(Arc::clone(&slice.name), Arc::clone(slice));
@@ -59,8 +69,8 @@ impl AddressObjects {
             ) => Vec::new(),
             Event::Delete(ObjectKey { kind, name, .. }) => match kind {
                 ObjectKind::CiliumEndpoint => {
-                    let before = self.endpoints.remove(name);
-                    news(EndpointSource::Object, &of_endpoint(before.as_deref()), &[])
+                    let before = self.endpoints.take(&**name);
+                    news(EndpointSource::Object, &of_endpoint(before.as_ref()), &[])
                 }
                 ObjectKind::CiliumEndpointSlice => {
                     let before = self.slices.remove(name);
@@ -93,8 +103,34 @@ fn addresses(slice: &EndpointSlice) -> Box<[Addr]> {
     slice.endpoints.iter().map(|endpoint| endpoint.addr).collect()
 }
 
-fn of_endpoint(endpoint: Option<&CiliumEndpoint>) -> Vec<EndpointAddress> {
-    let Some(endpoint) = endpoint else { return Vec::new() };
+impl Borrow<str> for Named {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl Ord for Named {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.name.cmp(&other.0.name)
+    }
+}
+
+impl PartialOrd for Named {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Named {}
+
+fn of_endpoint(endpoint: Option<&Named>) -> Vec<EndpointAddress> {
+    let Some(Named(endpoint)) = endpoint else { return Vec::new() };
     let known = [endpoint.pod_uid, endpoint.uid].into_iter().find(|uid| !uid.is_none());
     let uid = known.unwrap_or_else(|| Uid::new(&endpoint.name));
     told(uid, endpoint.created, endpoint.identity, &endpoint.addresses).collect()

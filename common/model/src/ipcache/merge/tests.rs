@@ -84,10 +84,11 @@ impl Written {
 
     fn write(&mut self, changes: impl IntoIterator<Item = EntryChange>) -> usize {
         let mut number = 0;
-        for EntryChange { key, value } in changes {
+        for EntryChange { key, value, replaces } in changes {
             number += 1;
             let held = self.table.get(&key).copied();
             assert_ne!(held, value, "{key:?} is written though it is so");
+            assert_eq!(held.is_some(), replaces, "{key:?}");
             match value {
                 Some(value) => drop(self.table.insert(key, value)),
                 None => drop(self.table.remove(&key)),

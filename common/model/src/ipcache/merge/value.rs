@@ -3,7 +3,7 @@
 use portway_datapath::{Family, IpcacheValue, NumericIdentity};
 
 use super::{HOST_BITS, Ipcache, Source, WORLD};
-use crate::ipcache::endpoints::{EndpointAddress, EndpointSource};
+use crate::ipcache::endpoints::{EndpointSource, Owner};
 use crate::ipcache::prefixes::Key;
 
 impl Ipcache {
@@ -55,9 +55,9 @@ impl Ipcache {
             let identity = if runs_api_server { NumericIdentity::KUBE_APISERVER } else { node };
             return Some(self.around(key).with(identity));
         }
-        if let Some((source, endpoint)) = self.endpoints.owner(addr) {
-            let value = IpcacheValue { identity: endpoint.identity, ..self.way_to(key, source, &endpoint) };
-            return Some(Told { value, is_certain: source == EndpointSource::Local });
+        if let Some(owner) = self.endpoints.owner(addr) {
+            let value = IpcacheValue { identity: owner.identity, ..self.way_to(key, &owner) };
+            return Some(Told { value, is_certain: owner.source == EndpointSource::Local });
         }
         if self.health.contains(&addr) {
             return Some(self.around(key).with(NumericIdentity::HEALTH));
@@ -73,7 +73,7 @@ impl Ipcache {
     }
 
     /// The way to an endpoint: that of the prefix of pods around it, else its own.
-    fn way_to(&self, key: Key, source: EndpointSource, endpoint: &EndpointAddress) -> IpcacheValue {
+    fn way_to(&self, key: Key, owner: &Owner) -> IpcacheValue {
         if let Some(value) = self.of_pods(key) {
             return value;
         }
@@ -83,15 +83,15 @@ impl Ipcache {
         {
             return restored;
         }
-        let is_here = source == EndpointSource::Local
-            || endpoint.node.is_some_and(|node| {
+        let is_here = owner.source == EndpointSource::Local
+            || owner.node.is_some_and(|node| {
                 self.nodes
                     .get(&(node, HOST_BITS))
                     .is_some_and(|node| node.value.identity == NumericIdentity::HOST)
             });
         let (tunnel, flags) = match is_here {
             true => (None, IpcacheValue::INSIDE),
-            false => (endpoint.node.filter(|_| self.tunnel), IpcacheValue::INSIDE | IpcacheValue::PODS),
+            false => (owner.node.filter(|_| self.tunnel), IpcacheValue::INSIDE | IpcacheValue::PODS),
         };
         IpcacheValue::new(NumericIdentity::UNKNOWN, tunnel, flags)
     }
