@@ -76,6 +76,8 @@ struct Rule {
     /// `None` is every source.
     source: Option<Box<str>>,
     ignores: bool,
+    /// As it was written.
+    written: Box<str>,
     pattern: Pattern,
 }
 
@@ -84,7 +86,7 @@ enum Pattern {
     /// The key begins with it.
     Prefix(Box<str>),
     /// Anchored at the key's start.
-    Expression { written: Box<str>, regex: Regex },
+    Expression(Regex),
 }
 
 /// `label-prefix-file`.
@@ -137,7 +139,8 @@ impl LabelFilter {
             let Ok(source) = source_of(&source) else {
                 return Err(LabelFilterError::UnknownSourceInFile { index, source_name: source });
             };
-            filter.push(Rule { source, ignores: invert, pattern: Pattern::Prefix(prefix.into()) });
+            let pattern = Pattern::Prefix(prefix.as_str().into());
+            filter.push(Rule { source, ignores: invert, written: prefix.into(), pattern });
         }
         Ok(filter)
     }
@@ -172,14 +175,12 @@ impl LabelFilter {
     }
 }
 
-/// The rules, as `labels` and `label-prefix-file` would say them.
+/// The rules, as `labels` and `label-prefix-file` say them.
 impl fmt::Display for LabelFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, Rule { source, ignores, pattern }) in self.rules.iter().enumerate() {
+        for (n, Rule { source, ignores, written, pattern: _ }) in self.rules.iter().enumerate() {
             let (space, not) = (if n == 0 { "" } else { " " }, if *ignores { "!" } else { "" });
-            let source = source.as_deref().unwrap_or(SOURCE_ANY);
-            let (Pattern::Prefix(pattern) | Pattern::Expression { written: pattern, .. }) = pattern;
-            write!(f, "{space}{source}:{not}{pattern}")?;
+            write!(f, "{space}{}:{not}{written}", source.as_deref().unwrap_or(SOURCE_ANY))?;
         }
         Ok(())
     }
@@ -198,13 +199,16 @@ impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         let pattern = match (&self.pattern, &other.pattern) {
             (Pattern::Prefix(own), Pattern::Prefix(other)) => own == other,
-            (Pattern::Expression { written: own, .. }, Pattern::Expression { written: other, .. }) => {
-                own == other
+            // What was written decides.
+            (Pattern::Expression(_), Pattern::Expression(_)) => true,
+            (Pattern::Prefix(_), Pattern::Expression(_)) | (Pattern::Expression(_), Pattern::Prefix(_)) => {
+                false
             }
-            (Pattern::Prefix(_), Pattern::Expression { .. })
-            | (Pattern::Expression { .. }, Pattern::Prefix(_)) => false,
         };
-        self.source == other.source && self.ignores == other.ignores && pattern
+        self.source == other.source
+            && self.ignores == other.ignores
+            && self.written == other.written
+            && pattern
     }
 }
 
@@ -227,9 +231,10 @@ impl Rule {
             rule: rule.to_owned(),
             source_name: source.to_owned(),
         })?;
+        let written = pattern.into();
         let pattern = Pattern::parse(pattern)
             .map_err(|problem| LabelFilterError::NoExpression { rule: rule.to_owned(), problem })?;
-        Ok(Self { source, ignores, pattern })
+        Ok(Self { source, ignores, written, pattern })
     }
 
     /// How many bytes of the key are matched.
@@ -239,7 +244,7 @@ impl Rule {
         }
         match &self.pattern {
             Pattern::Prefix(prefix) => key.starts_with(&**prefix).then_some(prefix.len()),
-            Pattern::Expression { written: _, regex } => regex.find(key.as_bytes()).map(|found| found.end()),
+            Pattern::Expression(regex) => regex.find(key.as_bytes()).map(|found| found.end()),
         }
     }
 }
@@ -258,8 +263,7 @@ impl Pattern {
             .unicode(false)
             .size_limit(LARGEST_PATTERN)
             .build();
-        let regex = compiled.map_err(|error| error.to_string())?;
-        Ok(Self::Expression { written: written.into(), regex })
+        compiled.map(Self::Expression).map_err(|error| error.to_string())
     }
 }
 

@@ -86,3 +86,27 @@ fn what_is_no_filter_is_named_with_the_mend() {
     assert_eq!(entry(r#"{"prefix": "a"}"#), "valid-prefixes[1].source is empty or missing");
     assert!(entry(r#"{"prefix": "a", "source": "x"}"#).contains(r#"[1].source "x" is no source of labels"#));
 }
+
+#[test]
+fn without_any_rule_of_the_default_a_recorded_label_would_be_judged_otherwise() {
+    let table = include_str!("../../../tests/labels/table.txt");
+    let rows = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let rows: Vec<Vec<&str>> = rows.map(|line| line.split_ascii_whitespace().collect()).collect();
+    // The columns of the default and of `k8s:team`.
+    let is_as_in_the_table = |default: &LabelFilter| {
+        let team = default.clone().with("k8s:team").unwrap();
+        rows.iter().all(|row| {
+            let key = row[5].trim_end_matches(':');
+            [(row[0], default), (row[2], &team)]
+                .iter()
+                .all(|(said, filter)| (*said == "yes") == filter.lets_through("k8s", key))
+        })
+    };
+    assert!(is_as_in_the_table(&LabelFilter::default()));
+    // No label of a pod or a namespace is reserved.
+    for left_out in 1..DEFAULT.len() {
+        let mut filter = LabelFilter::default();
+        filter.rules.remove(left_out);
+        assert!(!is_as_in_the_table(&filter), "{}", DEFAULT[left_out]);
+    }
+}
