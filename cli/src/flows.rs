@@ -26,6 +26,12 @@ struct Flow {
     /// The backend of a service entry; of another one the frontend that the pod dialled.
     #[serde(skip_serializing_if = "Option::is_none")]
     translated: Option<String>,
+    /// Of a service entry: the port that packets leave from, where that is not the pod's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_port: Option<u16>,
+    /// Of another one: the pod's own port, where packets leave from another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_port: Option<u16>,
     /// Both directions were seen and, of TCP, the handshake is over.
     established: bool,
     closed: bool,
@@ -114,12 +120,18 @@ fn flow(map: FlowMap, key: &FlowKey, value: &FlowValue, now: u64) -> Flow {
         _ if value.is(FlowValue::FROM_PEER) => "in",
         _ => "out",
     };
+    let other_port =
+        Some(value.other_local_port(key.local_port).get()).filter(|port| *port != key.local_port.get());
+    let (source_port, own_port) =
+        if key.kind == FlowKey::SERVICE { (other_port, None) } else { (None, other_port) };
     Flow {
         protocol: protocol(key.protocol),
         direction,
         endpoint: socket(key.local, key.local_port),
         peer: socket(key.peer, key.peer_port),
         translated: value.other().map(|(addr, port)| socket(addr, port)),
+        source_port,
+        own_port,
         established: map == FlowMap::Established,
         closed: value.is_closed(),
         hairpin: value.is(FlowValue::HAIRPIN),
@@ -162,6 +174,11 @@ impl Flow {
         if let Some(translated) = translated {
             let what = if *direction == "service" { "Backend" } else { "Frontend" };
             line += &format!(" {what}={translated}");
+        }
+        for (what, port) in [("SourcePort", self.source_port), ("OwnPort", self.own_port)] {
+            if let Some(port) = port {
+                line += &format!(" {what}={port}");
+            }
         }
         line += &format!(
             " Idle={}s Packets={}/{} Bytes={}/{} Seen={}/{}",
@@ -282,7 +299,39 @@ mod tests {
         let key = FlowKey::new(at(7, 40_000), at(9, 5353), 17, FlowKey::PLAIN);
         (value.other, value.other_port) = at(96, 53);
         let line = flow(FlowMap::Established, &key, &value, 0).line();
-        assert!(line.starts_with("UDP OUT 10.1.0.7:40000 -> 10.1.0.9:5353 Frontend=10.1.0.96:53 "), "{line}");
+        assert!(
+            line.starts_with("UDP OUT 10.1.0.7:40000 -> 10.1.0.9:5353 Frontend=10.1.0.96:53 Idle="),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_connection_that_leaves_from_another_port_shows_both() {
+        let key = FlowKey::new(at(7, 40_000), at(96, 80), 6, FlowKey::SERVICE);
+        let mut value = FlowValue::new(&key, 0, 0);
+        (value.other, value.other_port) = at(9, 8080);
+        value.other_local_port = Port::new(1500);
+        let shown = flow(FlowMap::Established, &key, &value, 0);
+        let line = shown.line();
+        assert!(
+            line.starts_with(
+                "TCP SVC 10.1.0.7:40000 -> 10.1.0.96:80 Backend=10.1.0.9:8080 SourcePort=1500 Idle="
+            ),
+            "{line}"
+        );
+        assert_eq!((shown.source_port, shown.own_port), (Some(1500), None));
+        let key = FlowKey::new(at(7, 1500), at(9, 8080), 6, FlowKey::PLAIN);
+        (value.other, value.other_port) = at(96, 80);
+        value.other_local_port = Port::new(40_000);
+        let shown = flow(FlowMap::Established, &key, &value, 0);
+        let line = shown.line();
+        assert!(
+            line.starts_with(
+                "TCP OUT 10.1.0.7:1500 -> 10.1.0.9:8080 Frontend=10.1.0.96:80 OwnPort=40000 Idle="
+            ),
+            "{line}"
+        );
+        assert_eq!((shown.source_port, shown.own_port), (None, Some(40_000)));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Flows and masqueraded flows that are over are forgotten, and no others. On own maps; the clock is the test's.
 
+#[path = "kernel_pod_flows/services.rs"]
+mod services;
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -151,24 +154,6 @@ fn a_flow_goes_when_it_has_been_idle_for_as_long_as_its_state_allows() -> Result
     ensure!(passed.tables[&PodMapId::Conntrack].left == 4, "{passed:?}");
     let left = node.flows()?;
     ensure!(left.len() == 4 && stay.iter().all(|key| left.contains(key)), "{left:?}");
-    Ok(())
-}
-
-#[test]
-fn the_two_entries_of_a_flow_to_a_service_stay_and_go_together() -> Result<()> {
-    let mut node = Node::small()?;
-    let service = |port| FlowKey::new((pod(7), Port::new(port)), FRONTEND, UDP, FlowKey::SERVICE);
-    let to = |peer: (Addr, Port)| move |value: &mut FlowValue| (value.other, value.other_port) = peer;
-    // The client only listens: its entry under the frontend is old, answers keep coming.
-    node.flow(service(1), 500, to(backend(1)))?;
-    node.flow(plain(1, backend(1), UDP), 5, to(FRONTEND))?;
-    // Nothing either way.
-    node.flow(service(2), 70, to(backend(1)))?;
-    node.flow(plain(2, backend(1), UDP), 80, to(FRONTEND))?;
-    let passed = node.pass(Trust::default())?;
-    ensure!(passed.removed == BTreeMap::from([((PodMapId::Conntrack, Ended::Idle), 2)]), "{passed:?}");
-    let left = node.flows()?;
-    ensure!(left.contains(&service(1)) && left.contains(&plain(1, backend(1), UDP)), "{left:?}");
     Ok(())
 }
 

@@ -5,6 +5,8 @@
 #[path = "kernel_pod_programs/errors.rs"]
 mod errors;
 mod pod_programs;
+#[path = "kernel_pod_programs/ports.rs"]
+mod ports;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

@@ -166,10 +166,11 @@ impl Collector {
             return Ok(());
         }
         let reader = self.tables.reader();
-        let partner = partner(key, value);
         let mut others = Vec::new();
-        for other in partner.into_iter().flat_map(|partner| FLOWS.map(|map| (map, partner))) {
-            others.extend(reader.flow(other.0, &other.1)?.map(|value| (other.0, other.1, value)));
+        for (map, other) in partner(key, value).into_iter().flat_map(|other| FLOWS.map(|map| (map, other))) {
+            // One that leads elsewhere is of another flow, and says nothing of this one.
+            let found = reader.flow(map, &other)?.filter(|value| partner(&other, value) == Some(*key));
+            others.extend(found.map(|value| (map, other, value)));
         }
         let Some(again) = reader.flow(map, key)? else { return Ok(()) };
         let facts = others.iter().fold(own(&again), |facts, (map, key, value)| {
@@ -275,8 +276,8 @@ impl Collector {
 /// The other entry of a flow to a service by packets.
 fn partner(key: &FlowKey, value: &FlowValue) -> Option<FlowKey> {
     let kind = if key.kind == FlowKey::SERVICE { FlowKey::PLAIN } else { FlowKey::SERVICE };
-    let peer = value.other()?;
-    Some(FlowKey::new((key.local, key.local_port), peer, key.protocol, kind))
+    let local = (key.local, value.other_local_port(key.local_port));
+    Some(FlowKey::new(local, value.other()?, key.protocol, kind))
 }
 
 impl Ended {

@@ -71,20 +71,29 @@ impl Sighting {
 pub(crate) struct Translated {
     /// [`FlowValue::other`]; [`Addr::ANY_V6`] where there is none.
     pub(crate) other: (Addr, Port),
+    /// [`FlowValue::other_local_port`]: 0 where it is the same.
+    pub(crate) other_local_port: Port,
     pub(crate) service: ServiceIndex,
     pub(crate) backend: BackendRef,
     /// [`FlowValue::HAIRPIN`] or 0.
-    pub(crate) flags: u32,
+    pub(crate) flags: u16,
 }
 
 impl Translated {
     /// The endpoint and its peer talk to each other without a service.
     pub(crate) const NOT: Self = Self {
         other: (Addr::ANY_V6, Port::new(0)),
+        other_local_port: Port::new(0),
         service: ServiceIndex::new(0),
         backend: BackendRef::NONE,
         flags: 0,
     };
+
+    /// Whether `value` is of an entry that translates to and from the same.
+    #[inline(always)]
+    pub(crate) fn is_said_by(&self, value: &FlowValue) -> bool {
+        (value.other, value.other_port) == self.other && value.other_local_port == self.other_local_port
+    }
 }
 
 /// Makes the entry of a flow whose first packet this is. `None`: the kernel had no room, which is counted.
@@ -100,6 +109,7 @@ pub(crate) fn begin<T: PacketTables>(
     tables.insert_flow(key, |value| {
         *value = FlowValue::new(key, translated.flags | initiator(sighting), sighting.now);
         (value.other, value.other_port) = translated.other;
+        value.other_local_port = translated.other_local_port;
         value.service = translated.service;
         value.backend = translated.backend.word();
         match sighting.direction {
@@ -200,11 +210,17 @@ pub(crate) fn retranslate<T: PacketTables>(
     value: &FlowValue,
     translated: &Translated,
 ) {
-    if (value.other, value.other_port) != translated.other
+    if !translated.is_said_by(value)
         || value.service != translated.service
         || value.backend != translated.backend.word()
     {
-        tables.set_other(flow, translated.other, translated.service, translated.backend);
+        tables.set_other(
+            flow,
+            translated.other,
+            translated.other_local_port,
+            translated.service,
+            translated.backend,
+        );
     }
 }
 
@@ -258,7 +274,7 @@ fn establish<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, value: &
 /// Who began a flow that nobody knows: the sender of this packet, but of a SYN that acknowledges one its receiver. (The flow
 /// is known no more then, because a flood pushed it out; taken for the endpoint's own it would be masqueraded.)
 #[inline(always)]
-const fn initiator(sighting: &Sighting) -> u32 {
+const fn initiator(sighting: &Sighting) -> u16 {
     match (sighting.direction, sighting.answers_syn()) {
         (Direction::Egress, false) | (Direction::Ingress, true) => 0,
         (Direction::Ingress, false) | (Direction::Egress, true) => FlowValue::FROM_PEER,

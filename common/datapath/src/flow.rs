@@ -5,7 +5,7 @@ use crate::{Addr, Port, ServiceIndex};
 /// Without a direction: both directions of a packet stream find the same entry, and the value says who began
 /// ([`FlowValue::FROM_PEER`]). A flow between two pods of one node has two entries, one for each. The peer of a flow to a
 /// service by packets is looked up twice: as [`FlowKey::SERVICE`] under the frontend that the endpoint dialled, and as
-/// [`FlowKey::PLAIN`] under the backend that it got.
+/// [`FlowKey::PLAIN`] under the backend that it got, and the port that it got towards that.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
@@ -75,7 +75,7 @@ pub struct FlowValue {
     pub packets_in: u64,
     pub bytes_in: u64,
     /// SERVICE: the backend. PLAIN: the frontend that replies come from in the endpoint's eyes, [`Addr::ANY_V6`] where the
-    /// endpoint dialled the peer itself.
+    /// endpoint dialled the peer itself, from its own port.
     pub other: Addr,
     pub other_port: Port,
     /// [`Self::SEEN`] and TCP flags (FIN 1, SYN 2, RST 4) of all packets from the endpoint.
@@ -85,7 +85,10 @@ pub struct FlowValue {
     pub service: ServiceIndex,
     /// [`FlowKey::tag`].
     pub tag: u32,
-    pub flags: u32,
+    pub flags: u16,
+    /// [`FlowKey::local_port`] of the flow's other entry, where it is another one than this one's; else 0. SERVICE: the port
+    /// that packets leave from. PLAIN: the port that the endpoint itself has.
+    pub other_local_port: Port,
     /// Of the policy that the flow was judged by; 0 while there is none.
     pub policy_version: u32,
     /// Of the peer when it was judged; 0 while unknown.
@@ -103,15 +106,15 @@ impl FlowValue {
     pub const RST: u8 = 4;
 
     /// In `flags`: the peer sent the first packet.
-    pub const FROM_PEER: u32 = 1;
+    pub const FROM_PEER: u16 = 1;
     /// In `flags`: a pod that reaches itself by a service; its source is the hairpin address on the way there.
-    pub const HAIRPIN: u32 = 2;
+    pub const HAIRPIN: u16 = 2;
     /// In `flags`: `pw_conntrack` had no room for the flow.
-    pub const REFUSED: u32 = 4;
+    pub const REFUSED: u16 = 4;
 
     /// A flow of which nothing has been seen.
     #[inline(always)]
-    pub const fn new(key: &FlowKey, flags: u32, now: u64) -> Self {
+    pub const fn new(key: &FlowKey, flags: u16, now: u64) -> Self {
         Self {
             last_seen: now,
             backend: 0,
@@ -126,6 +129,7 @@ impl FlowValue {
             service: ServiceIndex::new(0),
             tag: key.tag(),
             flags,
+            other_local_port: Port::new(0),
             policy_version: 0,
             peer_identity: 0,
         }
@@ -137,8 +141,14 @@ impl FlowValue {
         (self.other != Addr::ANY_V6).then_some((self.other, self.other_port))
     }
 
+    /// [`FlowKey::local_port`] of the flow's other entry, of an entry under `local_port`.
     #[inline(always)]
-    pub const fn is(&self, flag: u32) -> bool {
+    pub const fn other_local_port(&self, local_port: Port) -> Port {
+        if self.other_local_port.get() == 0 { local_port } else { self.other_local_port }
+    }
+
+    #[inline(always)]
+    pub const fn is(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 

@@ -57,7 +57,8 @@ pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
 pub use network::{DeviceValue, Direction, NodeNetwork, Reason, Traffic};
 pub use packet_service::{
-    Incoming, Outgoing, answer_to_itself, incoming, outgoing, quoted_backend, quoted_frontend,
+    Incoming, Outgoing, Quoted, ServiceDesk, answer_to_itself, incoming, outgoing, quoted_backend,
+    quoted_frontend,
 };
 pub use packet_tables::{FlowMap, NetworkWord, PacketTables};
 pub use service::{

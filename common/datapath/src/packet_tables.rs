@@ -44,10 +44,17 @@ pub trait PacketTables: Tables {
     /// Stores `seen_out` (egress) or `seen_in`.
     fn set_seen(&self, flow: Self::Flow, direction: Direction, seen: u8);
     /// Stores [`FlowValue::flags`].
-    fn set_flags(&self, flow: Self::Flow, flags: u32);
-    /// Stores [`FlowValue::other`], its port, the service and the backend. Not at once: what another CPU reads meanwhile may be
+    fn set_flags(&self, flow: Self::Flow, flags: u16);
+    /// Stores [`FlowValue::other`], its port, [`FlowValue::other_local_port`], the service and the backend. Not at once: what another CPU reads meanwhile may be
     /// a mixture, so that of TCP it is only for who begins; of datagrams an answer to the one before may be lost.
-    fn set_other(&self, flow: Self::Flow, other: (Addr, Port), service: ServiceIndex, backend: BackendRef);
+    fn set_other(
+        &self,
+        flow: Self::Flow,
+        other: (Addr, Port),
+        other_local_port: Port,
+        service: ServiceIndex,
+        backend: BackendRef,
+    );
     /// Makes an entry in `pw_ct_new`, which loses its least recently used entry where it is full. An entry that is there
     /// already stays. `None` if the kernel refused, which is counted ([`Reason::MapFull`]).
     ///

@@ -11,7 +11,7 @@ use portway_datapath::{
 use crate::icmp::translate_error;
 use crate::maps::PodTables;
 use crate::parse::Packet;
-use crate::rewrite::{set_source, store};
+use crate::rewrite::{set_destination, set_source, store};
 
 /// `PACKET_HOST` of the kernel's if_packet.h: for us.
 pub(crate) const PACKET_HOST: u32 = 0;
@@ -56,7 +56,14 @@ fn arrive_seen(ctx: &TcContext, packet: &mut Packet, sighting: &Sighting) -> Res
     }
     match incoming(&PodTables, &packet.tuple, sighting) {
         Incoming::Direct => Ok(()),
-        Incoming::From { addr, port } => set_source(ctx, packet, addr, port),
+        Incoming::From { addr, port, own_port } => {
+            set_source(ctx, packet, addr, port)?;
+            if own_port != packet.tuple.destination_port {
+                let own = packet.tuple.destination;
+                set_destination(ctx, packet, own, own_port)?;
+            }
+            Ok(())
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a pod sends: checked, translated where it goes to a service, and taken to where it goes.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
-use aya_ebpf::macros::classifier;
+use aya_ebpf::macros::{classifier, map};
+use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, protocol};
 use portway_datapath::{
-    Direction, Family, NetworkWord, NodeNetwork, Outgoing, PacketTables as _, Port, Reason, answer_to_itself,
-    outgoing,
+    Direction, Family, NetworkWord, NodeNetwork, Outgoing, PacketTables as _, Port, Reason, ServiceDesk,
+    answer_to_itself, outgoing,
 };
 
 use crate::deliver::{deliver_seen, hand_over, sighting, to_tunnel};
@@ -17,6 +18,18 @@ use crate::parse::{Link, Packet, link};
 use crate::refuse::refuse;
 use crate::rewrite::{set_destination, set_source};
 use crate::source::{Audience, Matter, arp, audience, check};
+
+/// The desk of the packet that is looked at: a program runs to its end before another one of these hooks begins on its CPU.
+#[map(name = "pw_svc_desk")]
+static DESK: PerCpuArray<ServiceDesk> = PerCpuArray::with_max_entries(1, 0);
+
+/// See [`DESK`].
+#[inline(always)]
+fn desk() -> Result<&'static mut ServiceDesk, Reason> {
+    let desk = DESK.get_ptr_mut(0).ok_or(Reason::KernelError)?;
+    // SAFETY: the array has the element, and nobody else has it now. All bytes zero are a desk.
+    Ok(unsafe { &mut *desk })
+}
 
 #[classifier]
 pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
@@ -73,16 +86,19 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
         translate_error_to_frontend(ctx, packet)?;
         to = PodTables.endpoint(&packet.tuple.destination);
     } else {
-        match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting) {
+        match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting, desk) {
             Outgoing::Direct => {}
-            Outgoing::ToBackend { addr, port } => {
+            Outgoing::ToBackend { addr, port, source_port } => {
                 set_destination(ctx, packet, addr, port)?;
+                if source_port != packet.tuple.source_port {
+                    let own = packet.tuple.source;
+                    set_source(ctx, packet, own, source_port)?;
+                }
                 to = PodTables.endpoint(&addr);
             }
-            Outgoing::ToItself { port } => {
+            Outgoing::ToItself { port, source_port } => {
                 let own = packet.tuple.source;
                 set_destination(ctx, packet, own, port)?;
-                let source_port = packet.tuple.source_port;
                 set_source(ctx, packet, PodTables.hairpin(packet.family), source_port)?;
                 to = PodTables.endpoint(&own);
             }

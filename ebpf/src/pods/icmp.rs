@@ -2,7 +2,7 @@
 
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::Piece;
-use portway_datapath::{PacketTables as _, Port, Reason, quoted_backend, quoted_frontend};
+use portway_datapath::{PacketTables as _, Port, Quoted, Reason, quoted_backend, quoted_frontend};
 
 use crate::maps::PodTables;
 use crate::parse::Packet;
@@ -23,8 +23,13 @@ pub(crate) fn translate_error(ctx: &TcContext, packet: &mut Packet) -> Result<()
     if matches!(quoted.piece, Piece::Later) {
         return Ok(());
     }
-    let Some((addr, port)) = quoted_frontend(&PodTables, &quoted.tuple) else { return Ok(()) };
+    let Some(Quoted { addr, port, own_port }) = quoted_frontend(&PodTables, &quoted.tuple) else {
+        return Ok(());
+    };
     set_quoted(ctx, packet, quoted, End::Destination, addr, port)?;
+    if own_port != quoted.tuple.source_port {
+        set_quoted(ctx, packet, quoted, End::Source, quoted.tuple.source, own_port)?;
+    }
     if packet.tuple.source == quoted.tuple.destination {
         set_source(ctx, packet, addr, Port::new(0))?;
     }
@@ -46,12 +51,16 @@ pub(crate) fn translate_error_to_frontend(ctx: &TcContext, packet: &mut Packet) 
     {
         return Ok(());
     }
-    let Some((addr, port)) = quoted_backend(&PodTables, &quoted.tuple) else { return Ok(()) };
+    let Some(Quoted { addr, port, own_port }) = quoted_backend(&PodTables, &quoted.tuple) else {
+        return Ok(());
+    };
     set_quoted(ctx, packet, quoted, End::Source, addr, port)?;
     if addr == own {
         let hairpin = PodTables.hairpin(packet.family);
-        set_quoted(ctx, packet, quoted, End::Destination, hairpin, quoted.tuple.destination_port)?;
+        set_quoted(ctx, packet, quoted, End::Destination, hairpin, own_port)?;
         set_source(ctx, packet, hairpin, Port::new(0))?;
+    } else if own_port != quoted.tuple.destination_port {
+        set_quoted(ctx, packet, quoted, End::Destination, own, own_port)?;
     }
     set_destination(ctx, packet, addr, Port::new(0))
 }
@@ -68,8 +77,9 @@ pub(crate) fn translate_own_error(ctx: &TcContext, packet: &mut Packet) -> Resul
     let quoted = packet.parse_quoted(ctx)?;
     let mut sent = quoted.tuple;
     sent.source = own;
-    let (addr, port) = quoted_frontend(&PodTables, &sent).ok_or(Reason::UnknownEndpoint)?;
-    set_quoted(ctx, packet, quoted, End::Source, own, sent.source_port)?;
+    let Quoted { addr, port, own_port } =
+        quoted_frontend(&PodTables, &sent).ok_or(Reason::UnknownEndpoint)?;
+    set_quoted(ctx, packet, quoted, End::Source, own, own_port)?;
     set_quoted(ctx, packet, quoted, End::Destination, addr, port)?;
     set_source(ctx, packet, addr, Port::new(0))?;
     set_destination(ctx, packet, own, Port::new(0))

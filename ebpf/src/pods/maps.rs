@@ -196,18 +196,26 @@ impl PacketTables for PodTables {
     }
 
     #[inline(always)]
-    fn set_flags(&self, flow: FlowEntry, flags: u32) {
-        // SAFETY: a value of the map, 4-byte aligned.
+    fn set_flags(&self, flow: FlowEntry, flags: u16) {
+        // SAFETY: a value of the map, 2-byte aligned.
         unsafe { ptr::write_volatile(&raw mut (*flow.at.as_ptr()).flags, flags) }
     }
 
     #[inline(always)]
-    fn set_other(&self, flow: FlowEntry, other: (Addr, Port), service: ServiceIndex, backend: BackendRef) {
+    fn set_other(
+        &self,
+        flow: FlowEntry,
+        other: (Addr, Port),
+        other_local_port: Port,
+        service: ServiceIndex,
+        backend: BackendRef,
+    ) {
         let at = flow.at.as_ptr();
         // SAFETY: a value of the map. That nobody reads meanwhile is the caller's.
         unsafe {
             (*at).other = other.0;
             (*at).other_port = other.1;
+            (*at).other_local_port = other_local_port;
             (*at).service = service;
             (*at).backend = backend.word();
         }

@@ -13,6 +13,9 @@ use portway_tests::harness::{ClusterNet, Probe};
 const HELD: u32 = 100;
 const PER_SECOND: u32 = 200;
 
+/// Twice those that the new connections of a minute to one address take, for which their ends remember them.
+const PORTS: &str = "40000 41499";
+
 pub(crate) fn world(v6: bool) -> SocketAddr {
     let addr = if v6 { IpAddr::from(WORLD_V6) } else { WORLD_V4.into() };
     SocketAddr::new(addr, TARGET)
@@ -31,6 +34,8 @@ impl Load {
         net.publish(&web(), near.endpoints().into_iter().chain(far.endpoints()))?;
         let by_socket = net.pod(1, "client")?;
         let by_packet = net.make(1, &PodSpec::new("raw").without_socket_lb())?;
+        // Few ports, so that connections to a service and to its backends have the same ones.
+        by_packet.namespace.sysctl("ipv4/ip_local_port_range", PORTS)?;
         net.node(1).wait_programmed()?;
         let mut to: Vec<SocketAddr> = WEB.iter().map(|web| web.to_address()).collect::<Result<_>>()?;
         for v6 in [false, true] {

@@ -10,7 +10,7 @@ use super::frontends;
 use super::pod_programs::{HAIRPIN_V4, HAIRPIN_V6, Node};
 
 /// The ICMP error that is a frame's packet.
-fn quoted_by(frame: &[u8]) -> Option<Quote> {
+pub(super) fn quoted_by(frame: &[u8]) -> Option<Quote> {
     let v6 = *frame.get(12)? == 0x86;
     let packet = frame.get(14..)?;
     let (header, addresses, protocol) =
@@ -40,11 +40,11 @@ fn quoted_by(frame: &[u8]) -> Option<Quote> {
 
 /// What an ICMP error that a port is closed says.
 #[derive(Debug, PartialEq, Eq)]
-struct Quote {
-    ends: (IpAddr, IpAddr),
-    quoted: (SocketAddr, SocketAddr),
+pub(super) struct Quote {
+    pub(super) ends: (IpAddr, IpAddr),
+    pub(super) quoted: (SocketAddr, SocketAddr),
     /// Its checksums are.
-    right: bool,
+    pub(super) right: bool,
 }
 
 #[test]

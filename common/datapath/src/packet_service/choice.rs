@@ -1,182 +1,120 @@
 //! The backend of a flow to a service.
 
-use super::{is_anothers, may_dial, under_backend};
+use super::ServiceDesk;
+use super::port::draw;
 use crate::conntrack::{self, Sighting};
 use crate::packet::{Tuple, protocol};
-use crate::translate::{choose, drawn_from, find_version, inconsistent, reference, serving};
+use crate::translate::{choose, find_version, inconsistent, reference, serving};
 use crate::{
-    Addr, AffinityKey, BackendRef, Destination, FlowKey, FlowMap, PacketTables, Port, Protocol, RunOffset,
-    ServiceIndex, Settings, Verdict,
+    AffinityKey, BackendRef, Destination, FlowKey, FlowMap, PacketTables, Protocol, ServiceIndex, Settings,
+    Verdict,
 };
 
 /// What the tables say of a destination.
+#[derive(Clone, Copy)]
 pub(super) enum Found {
+    /// It is its own backend.
     NoService,
     NoBackends,
-    Backend(Chosen),
+    Backend,
 }
 
-/// Backends that are tried beside the one that the first draw fell on.
-const MORE_DRAWS: u32 = 3;
-
-/// The backend of a flow to a service.
-#[derive(Clone, Copy)]
-pub(super) struct Chosen {
-    pub(super) to: (Addr, Port),
-    pub(super) service: ServiceIndex,
-    pub(super) backend: BackendRef,
-    /// Those that it could be instead: the position of the first one, and their number.
-    others: (RunOffset, u32),
-    /// The flow had it before.
-    pub(super) is_kept: bool,
-    /// The entry that says so is established and has taken notice of the packet.
-    pub(super) is_settled: bool,
-}
-
-impl Chosen {
-    const NONE: Self = Self {
-        to: (Addr::ANY_V6, Port::new(0)),
-        service: ServiceIndex::new(0),
-        backend: BackendRef::NONE,
-        others: (RunOffset::new(0), 0),
-        is_kept: false,
-        is_settled: false,
-    };
-}
-
-/// The backend of a packet to a service: the one that its flow has, or one that is chosen.
+/// Puts the backend of a packet on the desk: the one that its flow has, or one that is chosen; of a packet to no service
+/// the destination itself.
 #[inline(never)]
-pub(super) fn find_backend<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Found {
-    let Some(to) = destination(tuple) else { return Found::NoService };
-    let known = kept(tables, tuple, sighting);
+pub(super) fn find_backend<T: PacketTables>(
+    tables: &T,
+    tuple: &Tuple,
+    sighting: &Sighting,
+    may_be_service: bool,
+    desk: &mut ServiceDesk,
+) -> Found {
+    recall(tables, tuple, sighting, desk);
     // A connection stays with its backend while it lives.
-    if known.is_kept && sighting.is_tcp() && !sighting.opens() {
-        return Found::Backend(known);
+    if desk.is_kept && sighting.is_tcp() && !sighting.opens() {
+        return Found::Backend;
     }
+    if !may_be_service {
+        return no_service(tuple, desk);
+    }
+    let Some(to) = destination(tuple) else { return no_service(tuple, desk) };
     let settings = Settings::from_word(tables.config().settings);
     let version = match find_version(tables, settings, false, to) {
         Ok(version) => version,
         Err(Verdict::Refuse(_)) => return Found::NoBackends,
-        Err(Verdict::Pass(_) | Verdict::Translate(_)) => return Found::NoService,
+        Err(Verdict::Pass(_) | Verdict::Translate(_)) => return no_service(tuple, desk),
     };
-    if known.is_kept
-        && serving(tables, known.backend, &version).is_some()
-        && !(sighting.opens() && is_over_or_taken(tables, tuple, known.to))
+    if desk.is_kept
+        && serving(tables, desk.backend, &version).is_some()
+        && !(sighting.opens() && is_over_or_taken(tables, tuple, desk))
     {
-        return Found::Backend(known);
+        return Found::Backend;
     }
     let Some((backend, chosen)) =
         choose(tables, AffinityKey::address(tuple.source, version.service), &version, || draw(tuple))
     else {
         inconsistent(tables);
-        return Found::NoService;
+        return no_service(tuple, desk);
     };
     if tuple.protocol == protocol::SCTP && backend.port != to.port {
         // A checksum over all of the packet protects the ports, and no helper computes it: no backend can be reached.
         return Found::NoBackends;
     }
-    let chosen = match chosen {
+    desk.to = (backend.addr, backend.port);
+    desk.source_port = tuple.source_port;
+    desk.service = version.service;
+    desk.backend = match chosen {
         Some(chosen) => chosen,
         None => reference(tables, backend.index),
     };
-    Found::Backend(Chosen {
-        to: (backend.addr, backend.port),
-        service: version.service,
-        backend: chosen,
-        // A client that is bound by affinity goes nowhere else.
-        others: if version.header.affinity_seconds == 0 { version.backends() } else { Chosen::NONE.others },
-        is_kept: false,
-        is_settled: false,
-    })
+    desk.is_kept = false;
+    desk.is_settled = false;
+    Found::Backend
 }
 
-/// The backend that a flow to a service has; [`Chosen::NONE`] where it has none. (Of an `Option` the compiler would carry
-/// around what nobody has written, which the verifier takes for a defect.)
+/// Puts on the desk what the entry under what was dialled says.
 #[inline(always)]
-fn kept<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Chosen {
-    let Some(flow) = tables.flow(&tuple.flow_of_source(FlowKey::SERVICE)) else { return Chosen::NONE };
+fn recall<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting, desk: &mut ServiceDesk) {
+    let Some(flow) = tables.flow(&tuple.flow_of_source(FlowKey::SERVICE)) else {
+        desk.is_known = false;
+        desk.is_kept = false;
+        desk.is_settled = false;
+        return;
+    };
     let value = tables.read_flow(flow);
-    let is_settled = matches!(tables.flow_map(flow), FlowMap::Established);
-    if is_settled {
+    desk.to = (value.other, value.other_port);
+    desk.source_port = value.other_local_port(tuple.source_port);
+    desk.service = value.service;
+    desk.backend = BackendRef::from_word(value.backend);
+    desk.is_known = true;
+    desk.is_kept = true;
+    desk.is_settled = matches!(tables.flow_map(flow), FlowMap::Established);
+    if desk.is_settled {
         conntrack::touch_settled(tables, flow, &value, sighting);
     }
-    Chosen {
-        to: (value.other, value.other_port),
-        service: value.service,
-        backend: BackendRef::from_word(value.backend),
-        others: Chosen::NONE.others,
-        is_kept: true,
-        is_settled,
-    }
 }
 
-/// Whether a flow that got a backend now has it already: its entry under the frontend was the least recently used one, and the
-/// choice fell as it fell for the first packet.
-#[inline(never)]
-pub(super) fn is_under_way<T: PacketTables>(
-    tables: &T,
-    tuple: &Tuple,
-    sighting: &Sighting,
-    chosen: &Chosen,
-) -> bool {
-    if may_dial(sighting) {
-        return false;
-    }
-    match tables.flow(&under_backend(tuple, chosen.to)) {
-        Some(flow) => tables.read_flow(flow).other() == Some((tuple.destination, tuple.destination_port)),
-        None => false,
-    }
-}
-
-/// What decides of a flow's backend: the flow alone, so that one that was forgotten finds its backend again while the set is
-/// the same.
+/// The packet goes where it says. Where a connection had to leave from another port than its own before, this one does.
 #[inline(always)]
-const fn draw(tuple: &Tuple) -> u32 {
-    // The finish of MurmurHash3: neighbouring ports are to be strangers, and a tag's high bits are those of the ports.
-    let hash = tuple.flow_of_source(FlowKey::SERVICE).tag();
-    let hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
-    let hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
-    hash ^ hash >> 16
+fn no_service(tuple: &Tuple, desk: &mut ServiceDesk) -> Found {
+    let to = (tuple.destination, tuple.destination_port);
+    if !desk.is_known || desk.to != to {
+        desk.to = to;
+        desk.source_port = tuple.source_port;
+    }
+    desk.service = ServiceIndex::new(0);
+    desk.backend = BackendRef::NONE;
+    desk.is_kept = false;
+    desk.is_settled = false;
+    Found::NoService
 }
 
-/// Sees to it that a backend that was chosen now has no other connection from the client's port, by choosing another one
-/// where it has; whether there is one.
-///
-/// The draws after [`draw`] of a flow fall on the slots after its own, so that this one too is found again.
-#[inline(never)]
-pub(super) fn avoid_taken<T: PacketTables>(tables: &T, tuple: &Tuple, chosen: &mut Chosen) -> bool {
-    if !is_taken(tables, tuple, &chosen.to) {
-        return true;
-    }
-    let (first, backends) = chosen.others;
-    let Some(slot) = u32::MAX.checked_div(backends) else { return false };
-    let mut draw = draw(tuple);
-    for _ in 0..MORE_DRAWS {
-        draw = draw.wrapping_add(slot);
-        let Some(backend) = drawn_from(tables, first, backends, draw) else { return false };
-        chosen.to = (backend.addr, backend.port);
-        if !is_taken(tables, tuple, &chosen.to) {
-            chosen.backend = reference(tables, backend.index);
-            return true;
-        }
-    }
-    false
-}
-
-/// Whether the client's port is that of another connection with `backend`, which lives.
-#[inline(never)]
-fn is_taken<T: PacketTables>(tables: &T, tuple: &Tuple, backend: &(Addr, Port)) -> bool {
-    match tables.flow(&under_backend(tuple, *backend)) {
-        Some(flow) => is_anothers(tables, flow, &(tuple.destination, tuple.destination_port)),
-        None => false,
-    }
-}
-
+/// Whether the connection that a flow had is over, or its entry under the backend is of another one.
 #[inline(always)]
-fn is_over_or_taken<T: PacketTables>(tables: &T, tuple: &Tuple, backend: (Addr, Port)) -> bool {
-    let Some(flow) = tables.flow(&under_backend(tuple, backend)) else { return false };
+fn is_over_or_taken<T: PacketTables>(tables: &T, tuple: &Tuple, desk: &ServiceDesk) -> bool {
+    let Some(flow) = tables.flow(&desk.under_backend(tuple)) else { return false };
     let value = tables.read_flow(flow);
-    value.is_closed() || (value.other, value.other_port) != (tuple.destination, tuple.destination_port)
+    value.is_closed() || !desk.plain_half(tuple).is_said_by(&value)
 }
 
 /// What a service may be asked for by; `None` where the protocol has none.

@@ -182,13 +182,21 @@ impl PacketTables for Memory {
         });
     }
 
-    fn set_flags(&self, flow: Self::Flow, flags: u32) {
+    fn set_flags(&self, flow: Self::Flow, flags: u16) {
         self.change(flow.1, |value| value.flags = flags);
     }
 
-    fn set_other(&self, flow: Self::Flow, other: (Addr, Port), service: ServiceIndex, backend: BackendRef) {
+    fn set_other(
+        &self,
+        flow: Self::Flow,
+        other: (Addr, Port),
+        other_local_port: Port,
+        service: ServiceIndex,
+        backend: BackendRef,
+    ) {
         self.change(flow.1, |value| {
             (value.other, value.other_port) = other;
+            value.other_local_port = other_local_port;
             value.service = service;
             value.backend = backend.word();
         });
@@ -211,8 +219,8 @@ impl PacketTables for Memory {
 
     fn establish_flow(&self, key: &FlowKey, flow: Self::Flow) -> Self::Flow {
         let established =
-            self.places.borrow().values().filter(|(map, _)| *map == FlowMap::Established).count();
-        if established >= self.room {
+            || self.places.borrow().values().filter(|(map, _)| *map == FlowMap::Established).count();
+        if self.room != usize::MAX && established() >= self.room {
             self.count_packet(Reason::MapFull, Direction::Egress, 0);
             return flow;
         }
