@@ -8,7 +8,7 @@ use portway_tests::harness::cluster::api::has_code;
 use portway_tests::harness::fixture::web;
 use portway_tests::harness::manifest::{Endpoint, HostPortPod, Service, TCP, node};
 use portway_tests::harness::{ControlPlane, Namespace, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Without the service that the API server makes of itself, some time after its start.
 const SERVICES: &str = "/api/v1/services?fieldSelector=metadata.name%21%3Dkubernetes";
@@ -58,20 +58,55 @@ fn thousands_of_objects_are_made_in_seconds() -> Result<()> {
 }
 
 #[test]
-fn the_agents_user_may_read_and_say_events_and_nothing_else() -> Result<()> {
+fn the_agents_user_may_read_and_write_its_own_kinds_and_nothing_else_and_its_writes_are_recorded()
+-> Result<()> {
     let namespace = Namespace::new("cluster")?;
     let control_plane = ControlPlane::start(&namespace)?;
+    control_plane.install_crds()?;
     let agent = control_plane.agent_client()?;
-    for path in
-        ["/api/v1/services", "/api/v1/nodes", "/api/v1/pods", "/apis/discovery.k8s.io/v1/endpointslices"]
-    {
+    for path in [
+        "/api/v1/namespaces",
+        "/api/v1/nodes",
+        "/api/v1/pods",
+        "/api/v1/services",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        "/apis/cilium.io/v2/ciliumendpoints",
+        "/apis/cilium.io/v2/ciliumidentities",
+        "/apis/cilium.io/v2/ciliumnodes",
+        "/apis/cilium.io/v2alpha1/ciliumendpointslices",
+        "/apis/discovery.k8s.io/v1/endpointslices",
+    ] {
         agent.list(path)?;
     }
     for (method, path) in [(Method::GET, "/api/v1/secrets"), (Method::DELETE, "/api/v1/nodes/node-1")] {
         let error = agent.request(method, path, "", None).unwrap_err();
         assert!(has_code(&error, 403), "{path}: {error:#}");
     }
-    Ok(())
+    let identity = |number: u32| {
+        json!({
+            "apiVersion": "cilium.io/v2",
+            "kind": "CiliumIdentity",
+            "metadata": {"name": number.to_string()},
+            "security-labels": {"k8s:app": "web"},
+        })
+    };
+    control_plane.client().create(&identity(300))?;
+    agent.create(&identity(301))?;
+    agent.create(&identity(301)).unwrap_err();
+    agent.delete(&identity(301))?;
+    // Not the administrator's, and no reads.
+    let wanted = [("delete", "nodes", 403), ("create", "ciliumidentities", 201)];
+    let wanted =
+        wanted.into_iter().chain([("create", "ciliumidentities", 409), ("delete", "ciliumidentities", 200)]);
+    let wanted: Vec<_> =
+        wanted.map(|(verb, resource, code)| (verb.to_owned(), resource.to_owned(), code)).collect();
+    // Written after the answer.
+    eventually(Duration::from_secs(5), "the record", || {
+        let writes = control_plane.writes()?.into_iter();
+        let writes: Vec<_> = writes.map(|write| (write.verb, write.resource, write.code)).collect();
+        ensure!(writes == wanted, "{writes:?}");
+        Ok(())
+    })
 }
 
 #[test]

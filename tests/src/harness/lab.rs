@@ -77,6 +77,7 @@ impl Lab {
         wire.add_address(BRIDGE, FOR_MACHINES_V6.into(), 64)?;
         wire.set_up(BRIDGE)?;
         let mut control_plane = ControlPlane::start_for(&wire, Clients::Machines)?;
+        control_plane.install_crds()?;
         control_plane.start_scheduler()?;
         control_plane.start_controllers()?;
         let mut lab = Self { nodes: Vec::new(), control_plane, wire, dir };
