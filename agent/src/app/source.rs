@@ -117,8 +117,14 @@ impl Sources {
     pub(super) fn unsynced(&self) -> Vec<String> {
         let directory = self.directory.as_ref().filter(|files| !files.has_synced());
         let directory = directory.map(|files| files.path().display().to_string());
-        let kinds = self.api_server.iter().flat_map(|(kinds, _)| {
-            KINDS.into_iter().filter(|kind| !kinds.has_synced(*kind)).map(|kind| kind.name().to_owned())
+        let kinds = self.api_server.iter().flat_map(|(kinds, watches)| {
+            let late = KINDS.into_iter().filter(|kind| !kinds.has_synced(*kind));
+            late.map(|kind| match watches.missing_definition(kind) {
+                None => kind.name().to_owned(),
+                Some(name) => {
+                    format!("{} (waits for CustomResourceDefinition {name}: apply deploy/crds)", kind.name())
+                }
+            })
         });
         directory.into_iter().chain(kinds).collect()
     }

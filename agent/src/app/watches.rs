@@ -1,6 +1,7 @@
 //! The watches of the API server. They run on a thread of their own, at a pace, and tell the owner by a bounded channel:
 //! an owner that is busy holds them back.
 
+mod definitions;
 mod pace;
 
 use std::future::pending;
@@ -18,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::source::watched_kinds;
 use crate::api;
 use crate::config::{ApiServer, Config};
+use definitions::Missing;
 use pace::Pace;
 
 /// Events that wait for the owner, a page of a list counting as one. More than come within a rest of the watches: a
@@ -33,6 +35,7 @@ pub(super) struct Watches {
     client: Client,
     watches: Arc<[(ObjectKind, Watch)]>,
     events: EventRecorder,
+    missing: Missing,
 }
 
 /// Starts a thread with a watch for each kind. Makes no request before it returns: an API server that is down is no
@@ -88,11 +91,22 @@ async fn begin(config: &Config, known: &OnceLock<Client>) -> anyhow::Result<(Wat
     let watches = resources(config).into_iter().map(|(kind, resource)| {
         (kind, Watch::start(client.clone(), resource, WatchOptions::default(), to.clone()))
     });
-    let watches = watches.collect();
+    let watches: Arc<[_]> = watches.collect();
+    let missing = Missing::default();
+    if let Some(network) = &config.pod_network {
+        let patience = network.identities.crd_wait;
+        // It ends by itself, or with the thread.
+        drop(tokio::spawn(definitions::wait(
+            client.clone(),
+            Arc::clone(&watches),
+            missing.clone(),
+            patience,
+        )));
+    }
     let reporter =
         Reporter { controller: "portway-agent", instance: config.node_name.clone(), action: "Program" };
     let events = EventRecorder::start(client.clone(), reporter);
-    Ok((Watches { client, watches, events }, told))
+    Ok((Watches { client, watches, events, missing }, told))
 }
 
 impl Watches {
@@ -107,6 +121,11 @@ impl Watches {
     /// Lists a kind anew, soon.
     pub(super) fn relist(&self, kind: ObjectKind) {
         self.watches.iter().filter(|(known, _)| *known == kind).for_each(|(_, watch)| watch.relist());
+    }
+
+    /// What a kind that has not been listed waits for: the name of a definition that the API server lacks.
+    pub(super) fn missing_definition(&self, kind: ObjectKind) -> Option<String> {
+        definitions::definition(kind).filter(|_| self.missing.contains(kind)).map(|of| of.name())
     }
 
     pub(super) fn client_status(&self) -> ClientStatus {

@@ -108,7 +108,6 @@ pub struct EndpointNetworking {
     #[schemars(required)]
     pub addressing: Vec<AddressPair>,
     /// The address of the node, for tunnels.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
 }
 

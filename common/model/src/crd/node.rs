@@ -85,6 +85,6 @@ pub struct HealthAddresses {
 #[serde(default)]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
 pub struct NodeIpam {
-    #[serde(rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
 }

@@ -184,8 +184,13 @@ impl Supervisor {
                         let is_void = next.is_some() && matches!(error.code(), Some(400 | 410));
                         let wait =
                             if is_void { self.relisting.draw() } else { self.wait(error.retry_after()) };
-                        self.pause(wait, error.blames_server()).await;
-                        if is_void {
+                        // Who asks for a list knows that there may be one now.
+                        let relist = Arc::clone(&self.relist);
+                        let is_asked = tokio::select! {
+                            () = self.pause(wait, error.blames_server()) => false,
+                            () = relist.notified() => true,
+                        };
+                        if is_void || is_asked {
                             continue 'list;
                         }
                     }

@@ -1,0 +1,188 @@
+//! An API server of a few objects, on loopback, with its preconditions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{Method, StatusCode, Uri};
+use portway_runtime::kubernetes::{Client, ClientOptions};
+use serde_json::{Value, json};
+
+#[derive(Clone, Default)]
+pub(super) struct FakeApi(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Value>,
+    /// UIDs and versions.
+    last: u64,
+    url: String,
+    /// Method and path of every request that changed or refused something.
+    writes: Vec<String>,
+    reads: usize,
+    /// A field that the definition does not have: `/spec/bootid`.
+    dropped: Option<(String, String)>,
+    /// Answers to the next requests.
+    refusals: VecDeque<u16>,
+}
+
+impl FakeApi {
+    /// The server and a client of it.
+    pub(super) async fn start() -> (Self, Client) {
+        let api = Self::default();
+        let state = api.clone();
+        let answer = move |method: Method, uri: Uri, body: Bytes| {
+            let state = state.clone();
+            async move { state.answer(&method, uri.path(), &body) }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        api.0.lock().unwrap().url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+        let client = api.client().await;
+        (api, client)
+    }
+
+    /// One more client.
+    pub(super) async fn client(&self) -> Client {
+        let server = self.0.lock().unwrap().url.clone();
+        let options = ClientOptions {
+            kubeconfig: None,
+            servers: vec![server],
+            qps: 10_000,
+            burst: 10_000,
+            heartbeat: Duration::ZERO,
+            user_agent: "test".to_owned(),
+        };
+        Client::new(options).await.unwrap()
+    }
+
+    /// The next requests are answered so.
+    pub(super) fn refuse(&self, codes: &[u16]) {
+        self.0.lock().unwrap().refusals.extend(codes);
+    }
+
+    /// The field of every object is dropped, as by a definition without it.
+    pub(super) fn drop_field(&self, pointer: &str) {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        self.0.lock().unwrap().dropped = Some((parent.to_owned(), field.to_owned()));
+    }
+
+    /// Somebody else creates an object; its UID.
+    pub(super) fn put(&self, path: &str, object: &Value) -> String {
+        let mut state = self.0.lock().unwrap();
+        state.last += 1;
+        let uid = uid(state.last);
+        let mut object = object.clone();
+        object["metadata"]["uid"] = json!(uid);
+        state.objects.insert(path.to_owned(), object);
+        uid
+    }
+
+    pub(super) fn take(&self, path: &str) -> Option<Value> {
+        self.0.lock().unwrap().objects.remove(path)
+    }
+
+    pub(super) fn get(&self, path: &str) -> Option<Value> {
+        self.0.lock().unwrap().objects.get(path).cloned()
+    }
+
+    /// What was written since this was asked last.
+    pub(super) fn writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().writes)
+    }
+
+    pub(super) fn reads(&self) -> usize {
+        std::mem::take(&mut self.0.lock().unwrap().reads)
+    }
+
+    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, String) {
+        let mut state = self.0.lock().unwrap();
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        if *method == Method::GET {
+            state.reads += 1;
+        } else {
+            state.writes.push(format!("{method} {path}"));
+        }
+        if let Some(code) = state.refusals.pop_front() {
+            return status(code);
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let held = state.objects.get(path).cloned();
+        let wanted = match *method {
+            Method::DELETE => text(&body["preconditions"]["uid"]),
+            _ => text(&body["metadata"]["uid"]),
+        };
+        if let Some(held) = &held
+            && *method != Method::GET
+            && !wanted.is_empty()
+            && held["metadata"]["uid"] != json!(wanted)
+        {
+            return status(409);
+        }
+        match (method, held) {
+            (&Method::POST, _) => {
+                let path = format!("{path}/{}", text(&body["metadata"]["name"]));
+                if state.objects.contains_key(&path) {
+                    return status(409);
+                }
+                let mut object = body;
+                state.last += 1;
+                object["metadata"]["uid"] = json!(uid(state.last));
+                state.prune(&mut object);
+                state.objects.insert(path, object.clone());
+                (StatusCode::CREATED, object.to_string())
+            }
+            (_, None) => status(404),
+            (&Method::GET, Some(held)) => (StatusCode::OK, held.to_string()),
+            (&Method::DELETE, Some(_)) => {
+                state.objects.remove(path);
+                (StatusCode::OK, json!({"kind": "Status"}).to_string())
+            }
+            (_, Some(mut held)) => {
+                merge(&mut held, &body);
+                state.prune(&mut held);
+                state.objects.insert(path.to_owned(), held.clone());
+                (StatusCode::OK, held.to_string())
+            }
+        }
+    }
+}
+
+impl State {
+    fn prune(&self, object: &mut Value) {
+        if let Some((parent, field)) = &self.dropped
+            && let Some(Value::Object(fields)) = object.pointer_mut(parent)
+        {
+            fields.remove(field);
+        }
+    }
+}
+
+pub(super) fn uid(number: u64) -> String {
+    format!("00000000-0000-4000-8000-{number:012x}")
+}
+
+fn status(code: u16) -> (StatusCode, String) {
+    let text = json!({"kind": "Status", "code": code, "reason": "Scripted", "message": "so it is"});
+    (StatusCode::from_u16(code).unwrap(), text.to_string())
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
