@@ -21,6 +21,9 @@
 //! What others do without these rules (delete an identity in use, make a second one of a label set) is survived: a
 //! vanished number is made again, and among several confirmed ones all claims choose the same.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use portway_datapath::NumericIdentity;
@@ -217,6 +220,13 @@ impl Claim {
             }
             (phase, _) => phase,
         };
+    }
+
+    /// The references were gone for a while and are written again: before more is used by them, the identity is read.
+    pub fn recheck(&mut self) {
+        if let Phase::Held(number) = self.phase {
+            self.phase = Phase::Check(number);
+        }
     }
 
     /// The number that may be used, or still be used while another one is sought. `None` before the first is held and after

@@ -1,0 +1,101 @@
+//! The protocol of claims in all orders of what can happen: clients create, read, confirm, refer, hold, release and crash;
+//! a collector marks, unmarks and deletes; late writes land.
+//!
+//! With `PORTWAY_LONG` clients begin and collectors look as often as they like: minutes, and all worlds there are.
+
+mod checker;
+mod server;
+mod world;
+
+use checker::{FOUND_BY_USE, Outcome, RULES, faults};
+use world::{LeftOut, Rules, SETS, Set};
+
+/// The label sets have the same home, or neighbouring ones.
+const HOMES: [[u32; 2]; 2] = [[256, 256], [256, 257]];
+/// Two clients that may want either label set.
+const ANY: &[&[Set]] = &[&SETS, &SETS];
+const ONE_EACH: &[&[Set]] = &[&[Set::A], &[Set::B]];
+/// B's clients meet while A goes.
+const THREE: &[&[Set]] = &[&[Set::A], &[Set::B], &[Set::B]];
+
+fn is_long() -> bool {
+    std::env::var_os("PORTWAY_LONG").is_some()
+}
+
+#[track_caller]
+fn assert_sound(outcome: &Outcome) {
+    assert!(outcome.faults.is_empty(), "{outcome:#?}");
+    assert!(outcome.states > 1_000, "{outcome:#?}");
+}
+
+#[test]
+fn two_clients_never_disagree() {
+    for homes in HOMES {
+        let bounded = Rules { homes, clients: ANY, starts: Some(2), collections: Some(3), ..RULES };
+        let outcome =
+            faults(if is_long() { Rules { starts: None, collections: None, ..bounded } } else { bounded });
+        assert_sound(&outcome);
+        assert_eq!(outcome.missing, [""; 0], "the checker does not see what it should");
+    }
+}
+
+#[test]
+fn three_clients_never_disagree() {
+    for homes in HOMES {
+        let bounded = Rules { homes, clients: THREE, starts: Some(1), collections: Some(2), ..RULES };
+        assert_sound(&faults(if is_long() { Rules { collections: None, ..bounded } } else { bounded }));
+    }
+}
+
+#[test]
+fn crashes_late_writes_and_late_news_change_nothing_of_that() {
+    for homes in HOMES {
+        let rules = Rules { homes, starts: Some(1), collections: Some(2), ..RULES };
+        assert_sound(&faults(Rules { clients: THREE, crashes: 1, ..rules.clone() }));
+        assert_sound(&faults(Rules { clients: THREE, late_writes: 1, ..rules.clone() }));
+        assert_sound(&faults(Rules { clients: THREE, is_news_late: true, ..rules.clone() }));
+        assert_sound(&faults(Rules {
+            clients: ONE_EACH,
+            collectors: 2,
+            collections: Some(if is_long() { 4 } else { 2 }),
+            crashes: 1,
+            late_writes: 1,
+            is_news_late: true,
+            ..rules
+        }));
+    }
+}
+
+#[test]
+fn what_others_do_without_rules_is_survived() {
+    for homes in HOMES {
+        let rules = Rules { homes, starts: Some(1), collections: Some(0), foreign: 2, ..RULES };
+        assert_sound(&faults(Rules { clients: ANY, ..rules }));
+    }
+}
+
+/// What is found where a part of the protocol is left out.
+fn fault_without(left_out: LeftOut, rules: Rules) -> Outcome {
+    let outcome = faults(Rules { left_out, ..rules });
+    let found = outcome.faults.keys().any(|fault| FOUND_BY_USE.contains(fault));
+    assert!(found, "{left_out:?} is not missed: {outcome:#?}");
+    outcome
+}
+
+#[test]
+fn without_the_read_after_create_a_label_set_has_two_numbers() {
+    let rules = Rules { clients: THREE, starts: Some(1), collections: Some(2), ..RULES };
+    let outcome = fault_without(LeftOut::ReadAfterCreate, rules);
+    assert!(outcome.faults.contains_key(checker::ONE_NUMBER), "{outcome:#?}");
+}
+
+#[test]
+fn no_part_of_the_protocol_can_be_left_out() {
+    let rules = Rules { clients: THREE, starts: Some(1), collections: Some(2), ..RULES };
+    fault_without(LeftOut::Preconditions, rules.clone());
+    fault_without(LeftOut::ReferenceBeforeUse, rules.clone());
+    // One collector alone does not see what it missed.
+    let rules = Rules { clients: ONE_EACH, collectors: 2, ..rules };
+    assert_sound(&faults(rules.clone()));
+    fault_without(LeftOut::CollectorsOrder, rules);
+}
