@@ -8,6 +8,11 @@
 //!    │ plan           dirty ones → TableOps, in an order that is right at every step
 //!    ▼
 //! tables              the operations, tables in memory, a dump, and the rows that people read
+//!
+//! labels              what of a pod, its namespace and its account makes its identity
+//!    │ identity       a label set → a number that no other one has: the protocol of claims, garbage
+//!    ▼
+//! ipcache             who has which address, of all sources → the prefixes that a change concerns
 //! ```
 //!
 //! Pure: no clock, no files, no environment, no kernel, no async. A change costs what changed.

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn lets_through(filter: &LabelFilter, keys: &[&str]) -> Vec<bool> {
@@ -108,5 +110,22 @@ fn without_any_rule_of_the_default_a_recorded_label_would_be_judged_otherwise() 
         let mut filter = LabelFilter::default();
         filter.rules.remove(left_out);
         assert!(!is_as_in_the_table(&filter), "{}", DEFAULT[left_out]);
+    }
+}
+
+proptest! {
+    /// What is compared as a prefix is what the expression would have matched, and no rule brings the agent down.
+    #[test]
+    fn a_pattern_without_operators_matches_as_the_expression_that_it_is(
+        pattern in r"([a-c.]|\\[.!/-]|\.\*|\?|\(|\)|\[|:|,){1,8}",
+        key in "[a-c./!-]{0,8}",
+    ) {
+        if let Ok(rule) = Rule::parse(&format!("k8s:{pattern}")) {
+            prop_assert!(!rule.ignores);
+            let expression = Regex::new(&format!(r"\A(?:{pattern})")).unwrap();
+            let length = expression.find(key.as_bytes()).map(|found| found.end());
+            prop_assert_eq!(rule.matches("k8s", &key), length);
+        }
+        let _ = LabelFilter::parse(&pattern);
     }
 }
