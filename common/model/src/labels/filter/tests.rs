@@ -16,6 +16,10 @@ fn every_rule_of_the_default_is_one() {
 fn the_longest_include_counts_against_the_shortest_ignore() {
     let filter = LabelFilter::parse("k8s:!foo k8s:foo.bar").unwrap();
     assert_eq!(lets_through(&filter, &["foo.bar", "foo.b", "foo", "other"]), [true, false, false, false]);
+    for several in ["k8s:!a k8s:!a.bc k8s:a.b", "k8s:!a.bc k8s:!a k8s:a.b", "k8s:a.b k8s:a k8s:!a."] {
+        let filter = LabelFilter::parse(several).unwrap();
+        assert_eq!(lets_through(&filter, &["a.bc"]), [true], "{several}");
+    }
     let as_long = LabelFilter::parse("!foo foo").unwrap();
     assert_eq!(lets_through(&as_long, &["foo", "foo.bar"]), [false, false]);
     let none = LabelFilter::parse("k8s:!x?").unwrap();
