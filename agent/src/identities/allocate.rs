@@ -160,25 +160,33 @@ impl Allocator {
         place
     }
 
-    /// The number stands in the CiliumEndpoints of the label set's endpoints.
+    /// The number stands in the CiliumEndpoint of one of the label set's endpoints; to be called once for each endpoint,
+    /// and once more after another number has settled.
     pub fn referred(&mut self, labels: &Labels, number: NumericIdentity) {
         if let Some(holding) = self.held.get_mut(labels) {
-            holding.tell(Action::Refer { number }, Outcome::Done);
+            holding.refer(number);
             self.drive(labels);
         }
     }
 
-    /// One endpoint of the label set less.
+    /// One endpoint of the label set less, and its CiliumEndpoint.
     pub fn release(&mut self, labels: &Labels) {
         let Some(holding) = self.held.get_mut(labels) else { return };
-        holding.holders = holding.holders.saturating_sub(1);
-        if holding.holders == 0 {
+        if holding.leave() {
             self.held.remove(labels);
             self.changes.retain(|change| change.labels != *labels);
             if let Source::Alone(alone) = &mut self.source {
                 alone.release(labels);
             }
         }
+    }
+
+    /// The label sets that are held and have a number, in their order.
+    pub fn given(&self) -> impl Iterator<Item = (NumericIdentity, Labels)> {
+        self.held.iter().filter_map(|(labels, holding)| match holding.place() {
+            Place::Settled(number) | Place::Held(number) => Some((number, labels.clone())),
+            Place::Pending => None,
+        })
     }
 
     pub fn place(&self, labels: &Labels) -> Option<Place> {

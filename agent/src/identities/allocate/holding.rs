@@ -21,6 +21,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 pub(super) struct Holding {
     how: How,
     pub(super) holders: usize,
+    /// Holders whose CiliumEndpoints name the number, at least. Without one, a collector may mark the identity, and what is
+    /// referred to after that has to be read again.
+    referring: usize,
     pub(super) serial: u64,
     /// A request or a pause is under way.
     pub(super) is_busy: bool,
@@ -75,6 +78,7 @@ impl Holding {
         Self {
             how,
             holders: 1,
+            referring: 0,
             serial,
             is_busy: false,
             is_exhausted: false,
@@ -88,9 +92,11 @@ impl Holding {
     pub(super) fn place(&self) -> Place {
         match &self.how {
             How::Given(number) => number.map_or(Place::Pending, Place::Held),
-            How::Claim(claim) => match (claim.in_use(), claim.is_settled()) {
-                (Some(number), _) => Place::Held(number),
-                (None, Some(number)) if matches!(self.told, Told::Settled(_)) => Place::Settled(number),
+            How::Claim(claim) => match (claim.in_use(), self.told) {
+                // It takes the place of the one in use as soon as it stands in CiliumEndpoints.
+                (_, Told::Settled(number)) if claim.is_settled() == Some(number) => Place::Settled(number),
+                (Some(number), _) if self.referring > 0 => Place::Held(number),
+                (Some(number), _) => Place::Settled(number),
                 (None, _) => Place::Pending,
             },
         }
@@ -115,6 +121,27 @@ impl Holding {
         if let How::Claim(claim) = &mut self.how {
             claim.done(action, outcome);
         }
+    }
+
+    /// A holder's CiliumEndpoint names the number.
+    pub(super) fn refer(&mut self, number: NumericIdentity) {
+        if let How::Claim(claim) = &mut self.how {
+            if claim.in_use() == Some(number) && self.referring == 0 {
+                claim.recheck();
+                self.told = Told::Settled(number);
+            }
+            claim.done(Action::Refer { number }, Outcome::Done);
+            if claim.is_settled() == Some(number) {
+                self.referring += 1;
+            }
+        }
+    }
+
+    /// One holder less; true if it was the last.
+    pub(super) fn leave(&mut self) -> bool {
+        self.holders = self.holders.saturating_sub(1);
+        self.referring = self.referring.saturating_sub(1);
+        self.holders == 0
     }
 
     pub(super) fn observe(&mut self, seen: &[Seen]) {
