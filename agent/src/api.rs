@@ -17,6 +17,8 @@
 //! | `GET /v1/endpoints/{id}` | [`Endpoint`] |
 //! | `GET /v1/endpoints/{id}/log` | array of [`EndpointChange`], oldest first |
 //! | `GET /v1/ipam` | [`Ipam`] |
+//! | `GET /v1/identities` | array of [`Identity`], by number; `?labels=k8s:app=x,…`: those with all of these |
+//! | `GET /v1/identities/{id}` | [`Identity`] |
 //! | `GET /v1/addresses` | array of [`IpcacheEntry`]: who is where, by prefix |
 //!
 //! Errors have a status code of 4xx or 5xx and an [`Error`] as their body.
@@ -24,6 +26,7 @@
 mod audit;
 mod endpoints;
 mod health;
+mod identities;
 mod pod_network;
 
 use std::collections::BTreeMap;
@@ -34,6 +37,7 @@ pub use crate::sockets::StaleSockets;
 pub use audit::{Audit, AuditStatus, Difference};
 pub use endpoints::{Ipam, IpamAddress, IpamPool};
 pub use health::{ClusterHealth, Node, NodeHealth, PathHealth};
+pub use identities::{IdentitiesStatus, Identity};
 pub use pod_network::{AddressPool, Masquerading, PodNetworkStatus, Routing};
 pub use portway_model::k8s::Reject;
 use portway_model::tables::Row;
@@ -50,6 +54,7 @@ pub mod path {
     pub const AUDIT: &str = "/v1/audit";
     pub const ENDPOINTS: &str = "/v1/endpoints";
     pub const IPAM: &str = "/v1/ipam";
+    pub const IDENTITIES: &str = "/v1/identities";
     pub const NODES: &str = "/v1/nodes";
     pub const HEALTH: &str = "/v1/health";
     pub const ADDRESSES: &str = "/v1/addresses";
@@ -87,6 +92,9 @@ pub struct Status {
     /// Absent where the pod network is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_network: Option<PodNetworkStatus>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identities: Option<IdentitiesStatus>,
     /// Things a person should look at, most serious first; empty when all is well.
     pub warnings: Vec<String>,
 }

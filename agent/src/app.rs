@@ -42,6 +42,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{self, Config, Loaded};
+use crate::identities::Census;
 use crate::ipcache::Ipcache;
 use crate::lock::Lock;
 use crate::{endpoints, identities, network, node};
@@ -132,6 +133,10 @@ async fn serve(
         Some(network) => {
             let (owner, from_owner) = ToNetwork::new(&config, network);
             let (to_identities, told) = ToIdentities::new();
+            let (identities, asked_identities) = identities::questions();
+            api.show_identities(identities);
+            let census = Census::default();
+            metrics.watch_identities(census.clone())?;
             let cluster = from_owner.cluster.clone();
             let (name, endpoints) = (api.setting("cluster-name"), api.endpoints());
             metrics.watch_pods(api.endpoints())?;
@@ -142,7 +147,7 @@ async fn serve(
                 network: network.clone(),
                 owner: from_owner,
                 ipcache,
-                identities: identities::FromOwner { told, recorder },
+                identities: identities::FromOwner { questions: asked_identities, told, census, recorder },
                 endpoints: api.endpoints(),
                 flows: Arc::clone(&metrics.flows),
                 starting: readiness.task("the pod network"),

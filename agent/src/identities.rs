@@ -7,27 +7,51 @@
 //!            ◄── who they are: ADD goes on ─────────────────────────────────┤
 //! ```
 //!
+//! endpoint_objects, node_object   what this node's objects say at the API server; objects how they are written
 //! told    what the owner tells, and when
+//! follow  from pods and namespaces to labels
+//! pods    from labels to numbers, to the ipcache, to the endpoints
+//! writes  what other nodes are told
+//! show    what people are shown
 //! thread  the loop
 
 pub mod allocate;
+mod census;
+pub mod endpoint_objects;
+#[cfg(test)]
+mod fake_api;
+mod follow;
+pub mod node_object;
+mod objects;
+mod pods;
+mod show;
 mod thread;
 mod told;
+mod writes;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use portway_model::node::ClusterView;
 use portway_runtime::kubernetes::EventRecorder;
 use portway_runtime::shutdown::Drain;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, PodNetwork};
 use crate::endpoints::Endpoints;
+use crate::ipcache::Ipcache;
+pub(crate) use allocate::Counts;
+pub(crate) use census::{Census, Tally};
+pub(crate) use show::{Question, questions};
 pub(crate) use told::{Synced, Told, is_of_matter};
 
 /// What the owner's side gives the thread.
 pub(crate) struct FromOwner {
+    /// What people ask.
+    pub(crate) questions: mpsc::Receiver<Question>,
     pub(crate) told: mpsc::Receiver<Told>,
+    /// For the metrics.
+    pub(crate) census: Census,
     /// Where there is an API server.
     pub(crate) recorder: Option<EventRecorder>,
 }
@@ -37,8 +61,11 @@ pub(crate) struct Inputs {
     pub(crate) config: Arc<Config>,
     pub(crate) network: PodNetwork,
     pub(crate) owner: FromOwner,
+    pub(crate) cluster: watch::Receiver<Arc<ClusterView>>,
     /// Restored.
     pub(crate) endpoints: Endpoints,
+    /// On its maps.
+    pub(crate) ipcache: Ipcache,
     pub(crate) drain: Drain,
 }
 
@@ -59,10 +86,10 @@ pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::
 fn run(inputs: Inputs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    let Inputs { config, network, owner, endpoints, mut drain } = inputs;
+    let mut drain = inputs.drain.clone();
     runtime.block_on(async {
         tokio::select! {
-            result = thread::follow(&config, &network, owner, endpoints) => result,
+            result = thread::follow(inputs) => result,
             () = drain.begun() => Ok(()),
         }
     })

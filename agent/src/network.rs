@@ -143,7 +143,9 @@ async fn follow(inputs: Inputs) -> anyhow::Result<()> {
         config: Arc::clone(&config),
         network: network.clone(),
         owner: identities,
+        cluster: cluster.clone(),
         endpoints: pods.endpoints().clone(),
+        ipcache: ipcache.clone(),
         drain,
     })?;
     flows.get_or_init(|| Flows {

@@ -2,11 +2,14 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use crate::args::{Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Ip, Node, Service, Verb, command};
+use crate::args::{
+    Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Identity, Ip, Node, Service, Verb, command,
+};
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::{
-    agent, audit, cleanup, config, endpoint, flows, ipcache, lb, node, output, plan, service, status,
+    agent, audit, cleanup, config, endpoint, flows, identity, ipcache, lb, node, output, plan, service,
+    status,
 };
 
 pub(crate) fn main() -> ExitCode {
@@ -37,6 +40,8 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Endpoint { verb: Endpoint::Get { name } } => endpoint::get(&ask(), &name, format)?,
         Verb::Endpoint { verb: Endpoint::Log { name } } => endpoint::log(&ask(), &name, format)?,
         Verb::Ipam => endpoint::ipam(&ask(), format)?,
+        Verb::Identity { verb: Identity::List { by_label } } => identity::list(&ask(), &by_label, format)?,
+        Verb::Identity { verb: Identity::Get { id } } => identity::get(&ask(), id, format)?,
         Verb::Ip { verb: Ip::List } => ipcache::ip_list(&ask(), format)?,
         Verb::Bpf { verb: Bpf::Ipcache { verb: BpfIpcache::List { bpf_root } } } => {
             ipcache::list(&bpf_root, format)?;

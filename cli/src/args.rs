@@ -55,6 +55,11 @@ pub(crate) enum Verb {
     },
     /// The addresses for this node's pods: prefixes, and who has what
     Ipam,
+    /// Which number stands for which labels
+    Identity {
+        #[command(subcommand)]
+        verb: Identity,
+    },
     /// The addresses of the cluster, and who is there
     Ip {
         #[command(subcommand)]
@@ -145,6 +150,18 @@ pub(crate) enum Endpoint {
         /// As for `endpoint get`
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Identity {
+    /// All identities: reserved ones, the cluster's, and those of this node alone
+    List {
+        /// Those that have this label, such as k8s:app=web or app=web; may be given several times
+        #[arg(long, value_name = "LABEL")]
+        by_label: Vec<String>,
+    },
+    /// One identity
+    Get { id: u32 },
 }
 
 #[derive(Debug, Subcommand)]

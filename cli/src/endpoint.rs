@@ -74,7 +74,17 @@ fn address(endpoint: &Endpoint, is_v4: bool) -> String {
 }
 
 fn list_text(endpoints: &[Endpoint]) -> String {
-    let mut table = Table::new(&["ENDPOINT", "POD", "IPv4", "IPv6", "INTERFACE", "SOCKET LB", "STATUS"]);
+    let mut table = Table::new(&[
+        "ENDPOINT",
+        "POD",
+        "IPv4",
+        "IPv6",
+        "INTERFACE",
+        "SOCKET LB",
+        "STATUS",
+        "IDENTITY",
+        "LABELS",
+    ]);
     for endpoint in endpoints {
         table.row([
             endpoint.id.to_string(),
@@ -84,9 +94,22 @@ fn list_text(endpoints: &[Endpoint]) -> String {
             endpoint.link.name.clone(),
             socket_lb(endpoint).to_owned(),
             endpoint.state.to_string(),
+            identity(endpoint),
+            endpoint
+                .identity
+                .iter()
+                .flat_map(|identity| &identity.labels)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(","),
         ]);
     }
     table.to_string()
+}
+
+/// Its number, where it has one.
+fn identity(endpoint: &Endpoint) -> String {
+    endpoint.identity.as_ref().map_or_else(|| "-".to_owned(), |identity| identity.id.to_string())
 }
 
 fn socket_lb(endpoint: &Endpoint) -> &'static str {
@@ -100,6 +123,7 @@ fn get_text(endpoint: &Endpoint) -> String {
     for (name, value) in [
         ("Endpoint", endpoint.id.to_string()),
         ("Status", endpoint.state.to_string()),
+        ("Identity", identity(endpoint)),
         ("Pod", endpoint.name()),
         ("Pod UID", endpoint.pod.uid.clone()),
         ("IPv4", address(endpoint, true)),
@@ -112,6 +136,9 @@ fn get_text(endpoint: &Endpoint) -> String {
         ("Created", utc(endpoint.created)),
     ] {
         table.row([format!("{name}:"), value]);
+    }
+    for (n, label) in endpoint.identity.iter().flat_map(|identity| &identity.labels).enumerate() {
+        table.row([if n == 0 { "Labels:" } else { "" }, label]);
     }
     table.to_string()
 }

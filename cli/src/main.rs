@@ -12,6 +12,7 @@ mod config;
 mod endpoint;
 mod failure;
 mod flows;
+mod identity;
 mod ipcache;
 mod lb;
 mod node;

@@ -1,6 +1,7 @@
 //! The API on the unix socket; its paths and answers are in [`crate::api`].
 
 mod endpoints;
+mod identities;
 mod nodes;
 
 use std::collections::HashMap;
@@ -39,6 +40,8 @@ pub(super) struct Api {
     endpoints: Arc<OnceLock<Endpoints>>,
     /// Where there is a pod network.
     pods: OnceLock<Pods>,
+    /// The same.
+    identities: OnceLock<mpsc::Sender<crate::identities::Question>>,
     started: Instant,
 }
 
@@ -91,6 +94,7 @@ impl Api {
             objects: OnceLock::new(),
             endpoints: Arc::default(),
             pods: OnceLock::new(),
+            identities: OnceLock::new(),
             started,
         })
     }
@@ -109,6 +113,11 @@ impl Api {
     /// There is a pod network.
     pub(super) fn show_pods(&self, pods: Pods) {
         self.pods.get_or_init(|| pods);
+    }
+
+    /// There are identities.
+    pub(super) fn show_identities(&self, questions: mpsc::Sender<crate::identities::Question>) {
+        self.identities.get_or_init(|| questions);
     }
 
     fn pods(&self) -> Result<&Pods, Failure> {
@@ -182,6 +191,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route(path::CLASHES, get(clashes))
         .route(path::AUDIT, get(audit).post(fix))
         .merge(endpoints::router())
+        .merge(identities::router())
         .merge(nodes::router())
         .fallback(|| async {
             (
@@ -205,6 +215,10 @@ async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failur
         status.warnings.extend(pods.ipcache_warning());
         status.warnings.extend(shown.cluster_health.iter().flat_map(|health| health.warnings.clone()));
         status.pod_network = Some(shown);
+        if let Some(identities) = identities::status(&api).await {
+            status.warnings.extend(identities.waiting.iter().chain(&identities.duplicates).cloned());
+            status.identities = Some(identities);
+        }
     }
     status.counts.unremembered = unremembered.0;
     status.warnings.extend(unremembered.1);

@@ -2,6 +2,7 @@
 //! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
 
 mod api_server;
+mod identities;
 mod ipcache;
 mod pods;
 
@@ -24,6 +25,7 @@ use prometheus::{
 use super::datapath::{Cause, Refused};
 use super::watches::Watches;
 use crate::endpoints::Endpoints;
+use crate::identities::Census;
 use crate::maps::{KernelTables, MapError, MapId, MapReader, PodMapId};
 use crate::network::Flows;
 
@@ -161,6 +163,12 @@ impl Metrics {
         self.registry.register(Box::new(pods::TrafficCollector::new(Arc::clone(&self.flows))?))
     }
 
+    /// From now on what is known of identities is read at each scrape.
+    pub(super) fn watch_identities(&self, census: Census) -> prometheus::Result<()> {
+        let flows = Arc::clone(&self.flows);
+        self.registry.register(Box::new(identities::IdentityCollector::new(census, flows)?))
+    }
+
     /// Counts an event that `balancer` has not applied yet.
     pub(super) fn object_changed(&self, event: &Event, source: &str, balancer: &LoadBalancer) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -294,8 +302,8 @@ impl MapCollector {
             // The others make room by themselves.
             let learned =
                 status.used.iter().filter(|(map, _)| matches!(map, PodMapId::Conntrack | PodMapId::Nat));
-            let learned = learned
-                .map(|(map, used)| (*map, *used, status.max.get(map).copied().unwrap_or_default()));
+            let learned =
+                learned.map(|(map, used)| (*map, *used, status.max.get(map).copied().unwrap_or_default()));
             let ipcache = flows.ipcache.status().entries;
             let max = u64::from(flows.reader.max(PodMapId::Ipcache));
             for (map, used, max) in learned.chain([(PodMapId::Ipcache, ipcache, max)]) {

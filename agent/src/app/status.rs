@@ -130,6 +130,7 @@ pub(super) fn build(facts: Facts<'_>) -> Status {
         stale_sockets,
         audit,
         pod_network: None,
+        identities: None,
         warnings,
     }
 }

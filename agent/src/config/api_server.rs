@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use portway_runtime::config::{Invalid, Reader, parse_duration};
+use portway_runtime::kubernetes::ClientOptions;
 
 /// Keys that ask for the API server outside a pod.
 const ASKING: [&str; 3] = ["k8s-kubeconfig-path", "k8s-api-server", "k8s-api-server-urls"];
@@ -21,6 +22,26 @@ pub struct ApiServer {
     pub heartbeat: Duration,
     /// How long a first list may take before the status and the log say so; it changes nothing else.
     pub sync_timeout: Duration,
+}
+
+/// How many times `k8s-client-qps` and `k8s-client-burst` the requests are that pods' starts wait for.
+const FOR_PODS: u32 = 5;
+
+impl ApiServer {
+    /// How a client reaches it.
+    pub fn client_options(&self) -> ClientOptions {
+        let Self { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = self.clone();
+        let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
+        ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent }
+    }
+
+    /// As [`Self::client_options`], for the requests that pods' starts wait for, of which each pod has its own: a node on
+    /// which 20 pods a second begin and 20 end does not wait for its own limit.
+    pub fn client_options_for_pods(&self) -> ClientOptions {
+        let options = self.client_options();
+        let (qps, burst) = (options.qps.saturating_mul(FOR_PODS), options.burst.saturating_mul(FOR_PODS));
+        ClientOptions { qps, burst, ..options }
+    }
 }
 
 /// `None` where no key asks for the API server; a pod without a directory asks by itself.

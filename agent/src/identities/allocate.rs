@@ -13,6 +13,8 @@
 mod alone;
 mod holding;
 mod requests;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,6 +36,11 @@ use requests::Requests;
 
 /// A label set that finds no free number looks again so often; a number that becomes free is taken at once.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Identities that a cluster can have.
+const NUMBERS: usize = 65_280;
+/// So many are told of: four of five.
+const ALARMING: usize = NUMBERS / 5 * 4;
 
 /// Where a label set's number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +139,17 @@ impl Allocator {
         &self.observed
     }
 
+    /// What is to be said early of numbers that come to an end.
+    pub fn alarm(&self) -> Option<String> {
+        let taken = self.observed.len();
+        (taken >= ALARMING).then(|| {
+            format!(
+                "{taken} identities of {NUMBERS} that there can be: pods have too many different label sets; \
+                 `labels` says which labels count"
+            )
+        })
+    }
+
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -195,6 +213,7 @@ impl Allocator {
 
     /// Takes note of a change of a CiliumIdentity; other kinds are passed over.
     pub fn observe(&mut self, event: &Event) {
+        let before = self.observed.len();
         let changed = match event {
             Event::Apply(Object::CiliumIdentity(identity)) => self.observed.apply(Arc::clone(identity)),
             Event::Delete(key) if key.kind == ObjectKind::CiliumIdentity => {
@@ -203,6 +222,11 @@ impl Allocator {
             }
             Event::Apply(_) | Event::Delete(_) => return,
         };
+        if before < ALARMING
+            && let Some(alarm) = self.alarm()
+        {
+            tracing::warn!("{alarm}");
+        }
         if matches!(event, Event::Delete(_)) {
             self.retry_exhausted();
         }

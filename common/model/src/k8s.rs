@@ -44,7 +44,7 @@ pub use object::{
     EndpointAddresses, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey,
     ObjectKind, Pod, Service, ServicePort, ServiceType, SlicePort, SourceRanges,
 };
-pub use pod::SOCKET_LB;
+pub use pod::{MIRROR, SOCKET_LB};
 pub use reject::Reject;
 pub use time::parse as seconds_of;
 pub use uid::Uid;

@@ -32,8 +32,8 @@ pub(super) struct State {
     last_ifindex: u32,
 }
 
-pub(super) const STEPS: [&str; 7] =
-    ["create_link", "attach", "set_identity", "set_endpoint", "set_netns", "route", "configure_pod"];
+pub(super) const STEPS: [&str; 6] =
+    ["create_link", "attach", "set_endpoint", "set_netns", "route", "configure_pod"];
 
 impl FakeKernel {
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {

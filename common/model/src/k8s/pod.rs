@@ -10,6 +10,8 @@ use super::{HostPort, Names, Object, Pod, labels, raw};
 
 /// `"false"`: the pod's sockets are left alone, and services are translated at its interface.
 pub const SOCKET_LB: &str = "portway.io/socket-lb";
+/// The UID that a static pod has at its runtime: what the API server has in its place is named by another one.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Kind for Pod {
     type Raw<'a> = raw::Pod<'a>;
@@ -87,10 +89,12 @@ fn pod(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Opt
     })
 }
 
-/// Those that say how the pod's network is.
+/// Those that say how the pod's network is, and which static pod it stands for.
 fn annotations(metadata: Option<&raw::Metadata<'_>>) -> Box<[(&'static str, Arc<str>)]> {
-    let socket_lb = metadata.and_then(|m| m.annotations.as_ref()).and_then(|a| a.socket_lb.as_deref());
-    socket_lb.map(|value| (SOCKET_LB, Arc::from(value))).into_iter().collect()
+    let Some(annotations) = metadata.and_then(|m| m.annotations.as_ref()) else { return Box::default() };
+    let said = [(MIRROR, &annotations.mirror), (SOCKET_LB, &annotations.socket_lb)];
+    let said = said.into_iter().filter_map(|(key, value)| Some((key, Arc::from(value.as_deref()?))));
+    said.collect()
 }
 
 /// `podIP` counts where `podIPs` is empty.

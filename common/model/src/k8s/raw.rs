@@ -91,6 +91,8 @@ pub(super) struct Annotations<'a> {
     pub(super) keep_stale_sockets: Option<Text<'a>>,
     #[serde(borrow, rename = "portway.io/socket-lb")]
     pub(super) socket_lb: Option<Text<'a>>,
+    #[serde(borrow, rename = "kubernetes.io/config.mirror")]
+    pub(super) mirror: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
