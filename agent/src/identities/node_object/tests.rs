@@ -63,7 +63,7 @@ async fn the_operators_prefixes_and_others_addresses_stay() {
         json!([{"type": "InternalIP", "ip": "192.0.2.1"}, {"type": "CiliumInternalIP", "ip": "10.0.1.9"}]);
     assert_eq!(spec["addresses"], addresses);
     // Of Kubernetes' prefixes this agent is the one that writes them.
-    object.set(Wanted { pod_cidrs: Some(vec!["10.0.2.0/24".parse().unwrap()]), ..wanted() });
+    object.set(Wanted { pod_cidrs: Some(vec![Prefix::parse("10.0.2.0/24").unwrap()]), ..wanted() });
     kept(&mut object).await;
     let spec = &api.get(PATH).unwrap()["spec"];
     assert_eq!(spec["ipam"], json!({"podCIDRs": ["10.0.2.0/24"], "pre-allocate": 8}));
