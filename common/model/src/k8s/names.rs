@@ -11,6 +11,17 @@ pub struct Names {
 impl Names {
     const SMALLEST_SWEEP: usize = 1024;
 
+    /// The one copy of `name`'s text: `name` itself, unless there was another one.
+    pub fn hold(&mut self, name: &Arc<str>) -> Arc<str> {
+        match self.known.get(name) {
+            Some(known) => Arc::clone(known),
+            None => {
+                self.known.insert(Arc::clone(name));
+                Arc::clone(name)
+            }
+        }
+    }
+
     /// The one copy of `text`. Forgets strings that nobody holds any more, now and then: O(1) amortised.
     pub fn get(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.known.get(text) {

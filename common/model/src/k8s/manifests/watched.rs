@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::{Key, Manifests, note_rivals_of};
-use crate::k8s::{Change, Event, Object, ObjectKind, Reject, decode, raw::Text};
+use crate::k8s::{Change, Event, Names, Object, ObjectKind, Reject, decode, raw::Text};
 
 /// What a watch of one kind told. Objects are JSON; those of a list may lack kind and apiVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,13 @@ impl Manifests {
             Watched::Applied(text) => self.seen(kind, text, false),
             Watched::Deleted(text) => {
                 let seen = Identity::read(kind, text);
-                match known.objects.get(&*seen.name) {
+                match known.objects.get_key_value(&*seen.name) {
                     None => Change::default(),
-                    Some(held) if seen.is_older(held.version) => Change { older: 1, ..Change::default() },
-                    Some(_) => {
-                        let name = self.names.get(&seen.name);
+                    Some((_, held)) if seen.is_older(held.version) => {
+                        Change { older: 1, ..Change::default() }
+                    }
+                    Some((name, _)) => {
+                        let name = Arc::clone(name);
                         Change { events: self.gone((kind, name)).into_iter().collect(), ..Change::default() }
                     }
                 }
@@ -111,7 +113,13 @@ impl Manifests {
         let Some(known) = self.watched.kinds.get_mut(&kind) else {
             return Change::default();
         };
-        let name = self.names.get(&seen.name);
+        // Nobody else names these, of which there are as many as pods.
+        let mut of_one = Names::default();
+        let names = if kind == ObjectKind::CiliumEndpoint { &mut of_one } else { &mut self.names };
+        let name = match known.objects.get_key_value(&*seen.name) {
+            Some((name, _)) => names.hold(name),
+            None => names.get(&seen.name),
+        };
         let list = known.last_list;
         let held = known.objects.entry(Arc::clone(&name)).or_insert(Sighting {
             version: 0,
@@ -130,7 +138,7 @@ impl Manifests {
         }
         (held.version, held.uid) = (seen.version, seen.uid.to_be_bytes());
         let mut rejects = Vec::new();
-        let object = decode::of_the_kind(kind, text, &mut self.names, &mut rejects);
+        let object = decode::of_the_kind(kind, text, names, &mut rejects);
         let key = (kind, name);
         let mut new_rejects = self.watched.keep_rejects(&key, rejects);
         let event = match object {
