@@ -1,0 +1,248 @@
+//! A node's agent, as far as identities are concerned: its pods come and go, and it crashes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use portway_agent::identities::allocate::{Allocator, Change, News, Place};
+use portway_datapath::NumericIdentity;
+use portway_model::identity::Right;
+use portway_model::k8s::{Manifests, ObjectKind, Watched};
+use portway_model::labels::Labels;
+use portway_runtime::kubernetes::{Client, Resource, Watch, WatchEvent, WatchOptions};
+use portway_tests::oracle::random::Random;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::api::{self, IDENTITIES};
+use super::ledger::Ledger;
+
+/// Pods of a node at a time.
+const PODS: usize = 12;
+/// A pod's life in milliseconds, at most.
+const LIFE: u64 = 60;
+
+pub(crate) struct Node {
+    name: String,
+    client: Client,
+    pub(crate) allocator: Allocator,
+    news: Following,
+    pods: Vec<Pod>,
+    made: usize,
+    random: Random,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What the API server shows.
+struct Following {
+    manifests: Manifests,
+    told: mpsc::Receiver<(&'static str, WatchEvent)>,
+    /// Held for its end.
+    _watch: Watch,
+}
+
+struct Pod {
+    name: String,
+    labels: Labels,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Waits,
+    Refers(NumericIdentity),
+    Uses(NumericIdentity, Instant),
+}
+
+impl Node {
+    pub(crate) fn new(name: &str, client: Client, seed: u64, ledger: Arc<Mutex<Ledger>>) -> Self {
+        let allocator = Allocator::from_api(client.clone(), Right::Create, 0);
+        let news = Following::new(&client);
+        let random = Random::new(seed);
+        Self { name: name.to_owned(), client, allocator, news, pods: Vec::new(), made: 0, random, ledger }
+    }
+
+    /// `count` pods with one of `sets` each come and go; crashes `crashes` times meanwhile.
+    pub(crate) async fn live(&mut self, sets: &[Labels], count: usize, crashes: usize) -> Result<()> {
+        let mut crashed = 0;
+        while self.made < count || !self.pods.is_empty() {
+            tokio::select! {
+                change = self.allocator.next() => self.follow(change).await?,
+                told = self.news.told.recv() => {
+                    let (_, event) = told.context("the watch ended")?;
+                    self.news.take(&event, &mut self.allocator);
+                }
+                () = sleep(Duration::from_millis(2)) => {
+                    self.end_pods().await?;
+                    if self.made < count && self.pods.len() < PODS {
+                        let labels = self.random.pick(sets).clone();
+                        self.begin_pod(labels).await?;
+                    }
+                    if crashed < crashes && self.made > count * (crashed + 1) / (crashes + 1) {
+                        crashed += 1;
+                        self.crash().await?;
+                    }
+                }
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    async fn begin_pod(&mut self, labels: Labels) -> Result<()> {
+        self.made += 1;
+        let name = format!("{}-{}", self.name, self.made);
+        let place = self.allocator.hold(&labels, None);
+        self.pods.push(Pod { name, labels, at: At::Waits });
+        let index = self.pods.len() - 1;
+        match place {
+            Place::Pending => Ok(()),
+            Place::Settled(number) => self.refer(index, number).await,
+            Place::Held(number) => {
+                self.refer(index, number).await?;
+                // By then it may have to be read again.
+                if self.allocator.place(&self.pods[index].labels) == Some(Place::Held(number)) {
+                    self.begin_use(index, number);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn refer(&mut self, index: usize, number: NumericIdentity) -> Result<()> {
+        let pod = &mut self.pods[index];
+        api::refer(&self.client, &pod.name, number).await?;
+        pod.at = At::Refers(number);
+        self.allocator.referred(&pod.labels, number);
+        Ok(())
+    }
+
+    fn begin_use(&mut self, index: usize, number: NumericIdentity) {
+        let life = Duration::from_millis(1 + self.random.below(LIFE));
+        let pod = &mut self.pods[index];
+        pod.at = At::Uses(number, Instant::now() + life);
+        self.ledger.lock().unwrap().begin(&pod.name, &pod.labels, number);
+    }
+
+    async fn follow(&mut self, Change { labels, news }: Change) -> Result<()> {
+        let pods: Vec<usize> = (0..self.pods.len()).filter(|pod| self.pods[*pod].labels == labels).collect();
+        match news {
+            News::Settled(number) => {
+                for pod in pods {
+                    match self.pods[pod].at {
+                        At::Waits => self.refer(pod, number).await?,
+                        At::Refers(before) if before != number => self.refer(pod, number).await?,
+                        At::Refers(_) => {}
+                        At::Uses(before, _) if before == number => {}
+                        At::Uses(before, _) => {
+                            bail!("{}: {labels} moves from {before} to {number}", self.name)
+                        }
+                    }
+                }
+            }
+            News::Held(number) => {
+                for pod in pods {
+                    match self.pods[pod].at {
+                        At::Refers(referred) if referred == number => self.begin_use(pod, number),
+                        At::Waits | At::Refers(_) => {}
+                        At::Uses(before, _) if before == number => {}
+                        At::Uses(before, _) => {
+                            bail!("{}: {labels} moved from {before} to {number}", self.name)
+                        }
+                    }
+                }
+            }
+            News::Lost(number) => bail!("{}: {labels} lost {number}", self.name),
+            News::Obstacle(reason) => bail!("{}: {labels}: {reason}", self.name),
+        }
+        Ok(())
+    }
+
+    async fn end_pods(&mut self) -> Result<()> {
+        let now = Instant::now();
+        while let Some(index) =
+            self.pods.iter().position(|pod| matches!(pod.at, At::Uses(_, until) if until <= now))
+        {
+            let pod = self.pods.swap_remove(index);
+            if let At::Uses(number, _) = pod.at {
+                self.ledger.lock().unwrap().end(&pod.labels, number);
+            }
+            api::unrefer(&self.client, &pod.name).await?;
+            self.allocator.release(&pod.labels);
+        }
+        Ok(())
+    }
+
+    /// `kill -9` and a new start: pods that run go on, those that had not started yet are gone, and so is what their agent
+    /// was about to do.
+    async fn crash(&mut self) -> Result<()> {
+        self.leave();
+        self.ledger.lock().unwrap().crashes += 1;
+        self.allocator = Allocator::from_api(self.client.clone(), Right::Create, 0);
+        self.news = Following::new(&self.client);
+        let (running, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pods).into_iter().partition(|pod| matches!(pod.at, At::Uses(..)));
+        self.pods = running;
+        for pod in &self.pods {
+            if let At::Uses(number, _) = pod.at {
+                self.allocator.hold(&pod.labels, Some(number));
+            }
+        }
+        self.made -= gone.len();
+        for pod in gone {
+            api::unrefer(&self.client, &pod.name).await?;
+        }
+        // Their names are given once more.
+        self.name.push('x');
+        Ok(())
+    }
+
+    fn leave(&self) {
+        let counts = self.allocator.counts();
+        let mut ledger = self.ledger.lock().unwrap();
+        ledger.retries += counts.retries;
+        ledger.allocated += counts.allocated;
+        ledger.seconds += counts.seconds;
+    }
+
+    /// What is told next of a label set, meanwhile following the API server.
+    pub(crate) async fn next(&mut self) -> Result<Change> {
+        loop {
+            tokio::select! {
+                change = self.allocator.next() => return Ok(change),
+                told = self.news.told.recv() => {
+                    let (_, event) = told.context("the watch ended")?;
+                    self.news.take(&event, &mut self.allocator);
+                }
+            }
+        }
+    }
+}
+
+impl Following {
+    fn new(client: &Client) -> Self {
+        let (to, told) = mpsc::channel(64);
+        let resource = Resource { kind: "CiliumIdentity", path: IDENTITIES, selector: String::new() };
+        let watch = Watch::start(client.clone(), resource, WatchOptions::default(), to);
+        Self { manifests: Manifests::default(), told, _watch: watch }
+    }
+
+    fn take(&mut self, event: &WatchEvent, allocator: &mut Allocator) {
+        let mut one = |watched: Watched<'_>| {
+            let change = self.manifests.watched(ObjectKind::CiliumIdentity, watched);
+            change.events.iter().for_each(|event| allocator.observe(event));
+        };
+        match event {
+            WatchEvent::ListBegins => one(Watched::ListBegins),
+            WatchEvent::Listed(objects) => {
+                objects.iter().for_each(|object| one(Watched::Listed(object.get())))
+            }
+            WatchEvent::ListEnds { .. } => {
+                one(Watched::ListEnds);
+                allocator.set_synced();
+            }
+            WatchEvent::Applied { object, .. } => one(Watched::Applied(object.get())),
+            WatchEvent::Deleted { object, .. } => one(Watched::Deleted(object.get())),
+        }
+    }
+}
