@@ -131,3 +131,6 @@ struct ResourceList {
 struct Named {
     name: String,
 }
+
+#[cfg(test)]
+mod tests;

@@ -148,6 +148,25 @@ async fn whoever_knows_better_has_it_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_that_is_refused_is_tried_at_once_when_somebody_knows_that_there_is_one() {
+    let mut rig = Rig::start();
+    // The kind is not defined yet.
+    for _ in 0..9 {
+        rig.server.next().await.status(404, &[]);
+    }
+    // The next try is many seconds away.
+    rig.server.stays_quiet(Duration::from_secs(2)).await;
+    rig.watch.relist();
+    let before = Instant::now();
+    rig.server.next().await.json(200, &list(11, &[]));
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+    assert_eq!(rig.told(3).await, ["list", "list", "end 11"]);
+    // It is not listed once more for that.
+    let asked = rig.server.next().await;
+    assert_eq!((asked.from(), rig.watch.status().relists), ("11", 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_that_no_server_knows_yet_is_waited_for_and_then_listed() {
     let (mut rig, stream) = Rig::watching().await;
     stream.cut();
