@@ -50,7 +50,7 @@ impl LabelSources {
 
 impl Census {
     /// Takes note of a change of a CiliumIdentity; other kinds are passed over. O(labels).
-    pub(super) fn observe(&self, event: &Event) {
+    pub(crate) fn observe(&self, event: &Event) {
         let (number, sources) = match event {
             Event::Apply(Object::CiliumIdentity(identity)) => {
                 (identity.number, Some(LabelSources::of(&identity.labels)))

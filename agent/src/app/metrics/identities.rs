@@ -106,3 +106,38 @@ impl Collector for IdentityCollector {
         [gauges, allocations.collect(), allocation_seconds.collect(), retries.collect()].concat()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portway_model::k8s::{Event, Format, Names, decode};
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn identities_are_shown_by_type_and_by_source_under_ciliums_names() {
+        let census = Census::default();
+        let registry = Registry::new();
+        let collector = IdentityCollector::new(census.clone(), Arc::default()).unwrap();
+        registry.register(Box::new(collector)).unwrap();
+        let text = r#"{"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": {"name": "300"},
+            "security-labels": {"k8s:app": "web"}}"#;
+        let identity =
+            decode(text.as_bytes(), Format::Json, &mut Names::default()).unwrap().objects.remove(0);
+        census.observe(&Event::Apply(identity));
+        // Twice: nothing adds up from scrape to scrape.
+        registry.gather();
+        let shown = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for line in [
+            "cilium_identity{type=\"cluster_local\"} 1",
+            "cilium_identity{type=\"node_local\"} 0",
+            "cilium_identity{type=\"reserved\"} 11",
+            "cilium_identity_label_sources{source=\"k8s\"} 1",
+            "cilium_identity_label_sources{source=\"reserved\"} 11",
+            "portway_identity_capacity 65280",
+            "portway_identity_allocations_total 0",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
+        }
+    }
+}
