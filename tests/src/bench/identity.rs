@@ -1,6 +1,7 @@
 //! `bench identity`: how fast numbers are claimed, how soon every node knows a new pod, and what it costs a node to know
 //! a large cluster.
 
+mod claims;
 mod held;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use anyhow::{Result, ensure};
 use super::report::{Figure, median, quantile};
 use crate::harness::ClusterNet;
 use crate::harness::cluster_net::arrivals::{Arrival, arrive};
-use crate::harness::cluster_net::{PodSpec, Routing};
+use crate::harness::cluster_net::{Pod, PodSpec, Routing};
 
 const BENCH: &str = "identity";
 const KNOWN_SETS: u32 = 10;
@@ -19,7 +20,8 @@ const KNOWN_SETS: u32 = 10;
 const APART: Duration = Duration::from_millis(50);
 
 pub fn run(long: bool) -> Result<Vec<Figure>> {
-    let mut figures = arrivals(long)?;
+    let mut figures = claims::run(long)?;
+    figures.extend(arrivals(long)?);
     figures.extend(held::run(long)?);
     Ok(figures)
 }
@@ -29,9 +31,8 @@ fn arrivals(long: bool) -> Result<Vec<Figure>> {
     let mut net = ClusterNet::on_api(BENCH, 3)?;
     net.start_agents(Routing::Native, &[])?;
     let app = |number: u32| format!("app-{}", number % KNOWN_SETS);
-    for set in 0..KNOWN_SETS {
-        net.make(2, &PodSpec::new(&format!("first-{set}")).labelled("app", &app(set)))?;
-    }
+    let first = |set| net.make(2, &PodSpec::new(&format!("first-{set}")).labelled("app", &app(set)));
+    let _first: Vec<Pod> = (0..KNOWN_SETS).map(first).collect::<Result<_>>()?;
     let objects = net.wait_agreement(Duration::from_secs(10))?;
     let known: BTreeMap<String, u32> = (0..KNOWN_SETS)
         .map(|set| Ok((app(set), objects.of_pod("default", &format!("first-{set}"))?)))
