@@ -56,7 +56,8 @@ fn brief(status: &Status) -> String {
         line.push_str(&format!(" (last error: {error})"));
     }
     table.row(["Kernel maps:", &line]);
-    for line in status.pod_network.iter().flat_map(pod_network::lines) {
+    let identities = status.identities.iter().map(pod_network::identities);
+    for line in status.pod_network.iter().flat_map(pod_network::lines).chain(identities) {
         table.row(line);
     }
     let mut text = table.to_string();

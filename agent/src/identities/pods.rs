@@ -36,6 +36,8 @@ pub(super) struct Pods {
 struct PodIdentity {
     endpoint: Endpoint,
     pod: Option<Arc<Pod>>,
+    /// The Pod was deleted, and the runtime has not ended its sandbox yet.
+    pod_is_gone: bool,
     /// What its labels are; held.
     wanted: Option<Labels>,
     /// The labels whose number is published; held.
@@ -176,6 +178,7 @@ impl Pods {
         let identity = match follow.who(&known.endpoint.pod) {
             Who::Labelled { pod, labels } => {
                 known.pod = Some(pod);
+                known.pod_is_gone = false;
                 known.want(&labels, allocator);
                 match allocator.place(&labels) {
                     Some(Place::Settled(number) | Place::Held(number)) => {
@@ -189,7 +192,10 @@ impl Pods {
             // Who has an identity keeps it: the Pod may have left the directory before its endpoint goes.
             Who::Init if known.endpoint.identity.is_none() => Ok(Some(init())),
             Who::Init => Ok(known.endpoint.identity.clone()),
-            Who::Unknown(reason) => known.endpoint.identity.clone().map(Some).ok_or(reason),
+            Who::Unknown(reason) => {
+                known.pod_is_gone = known.pod.is_some() && follow.synced.pods;
+                known.endpoint.identity.clone().map(Some).ok_or(reason)
+            }
         };
         match identity {
             Ok(Some(identity)) => turn.failed |= !self.publish(known, identity, now),
@@ -275,6 +281,13 @@ impl Pods {
     /// Has the other nodes told of a pod, where there is an API server that they hear it from.
     fn announce(&self, known: &mut PodIdentity, writes: &mut Option<Writes>) {
         let Some(published) = &known.published else { return };
+        // With the Pod its object goes, and would again.
+        if known.pod_is_gone {
+            if let (Some(writes), Some(written)) = (writes, known.written.take()) {
+                writes.remove(&written.namespace, &written.pod, &written.pod_uid);
+            }
+            return;
+        }
         let (Some(writes), Some(pod), true) = (writes, &known.pod, known.used.is_some()) else {
             // Of a pod that the API server does not know nobody can be told.
             self.endpoints.set_announced(&known.endpoint);
@@ -376,6 +389,7 @@ impl PodIdentity {
         Self {
             endpoint: endpoint.clone(),
             pod: None,
+            pod_is_gone: false,
             wanted: labels.clone(),
             used: labels,
             published: None,

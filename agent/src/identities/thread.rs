@@ -101,7 +101,17 @@ impl Thread {
         };
         let node = config.node_name.as_str().into();
         let follow = Follow::new(labels.clone(), cluster_name.clone(), node, config.api_server.is_some());
-        Ok(Self { follow, allocator, pods, writes, ipcache, census, recorder, retry_at: None, mode: mode.name() })
+        Ok(Self {
+            follow,
+            allocator,
+            pods,
+            writes,
+            ipcache,
+            census,
+            recorder,
+            retry_at: None,
+            mode: mode.name(),
+        })
     }
 
     fn take(&mut self, told: Told) {

@@ -1,7 +1,8 @@
 //! The pod network's part of the status.
 
 use portway_agent::api::{
-    AddressPool, ClusterHealth, Masquerading, NodeHealth, PathHealth, PodNetworkStatus, Routing, counted,
+    AddressPool, ClusterHealth, IdentitiesStatus, Masquerading, NodeHealth, PathHealth, PodNetworkStatus,
+    Routing, counted,
 };
 
 use super::{duration, indented};
@@ -21,6 +22,21 @@ pub(super) fn lines(network: &PodNetworkStatus) -> Vec<[String; 2]> {
     lines.push(["Masquerading:".to_owned(), masqueraded(masquerading)]);
     lines.extend(cluster_health.iter().map(|health| ["Cluster health:".to_owned(), reachable(health)]));
     lines
+}
+
+/// How many there are, and who makes them.
+pub(super) fn identities(status: &IdentitiesStatus) -> [String; 2] {
+    let IdentitiesStatus { mode, known, used, waiting, .. } = status;
+    let of_pods = counted(*used, "is", "are");
+    let waiting = match waiting.len() as u64 {
+        0 => String::new(),
+        number => format!(", {} waiting", counted(number, "thing is", "things are")),
+    };
+    let text = format!(
+        "{} in the cluster, {of_pods} of this node's pods{waiting}   [{mode}]",
+        counted(*known, "CiliumIdentity", "CiliumIdentities")
+    );
+    ["Identities:".to_owned(), text]
 }
 
 fn pool(pool: &AddressPool) -> String {
@@ -140,6 +156,21 @@ mod tests {
     #[test]
     fn the_status_names_the_node_that_does_not_answer_and_the_path() {
         assert_eq!(text(&network()), include_str!("../../tests/data/pod-network.txt"));
+    }
+
+    #[test]
+    fn identities_are_counted() {
+        let status = IdentitiesStatus {
+            mode: "agent".to_owned(),
+            known: 12,
+            used: 3,
+            waiting: vec!["x".to_owned()],
+            ..IdentitiesStatus::default()
+        };
+        assert_eq!(
+            identities(&status)[1],
+            "12 CiliumIdentities in the cluster, 3 are of this node's pods, 1 thing is waiting   [agent]"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::cluster_net::Pod;
+use super::cluster_net::{Pod, PodSpec};
 use super::{ClusterNet, World};
 
 /// A service of [`set_up`] as a client names it.
@@ -25,8 +25,12 @@ pub fn set_up(world: &mut World) -> Result<()> {
 
 /// The same on two nodes, whose agents run: `web-2` is on the second one. The pods, in the order of their names.
 pub fn set_up_cluster(net: &mut ClusterNet) -> Result<Vec<Pod>> {
-    let pods =
-        vec![net.serving_pod(1, "cart-1")?, net.serving_pod(1, "web-1")?, net.serving_pod(2, "web-2")?];
+    let mut pods = Vec::new();
+    for (node, name, app) in [(1, "cart-1", "cart"), (1, "web-1", "web"), (2, "web-2", "web")] {
+        let pod = net.make(node, &PodSpec::new(name).labelled("app", app))?;
+        net.serve(&pod)?;
+        pods.push(pod);
+    }
     for (name, text) in MANIFESTS {
         net.manifests().put_text(name, &with_addresses(text, &pods))?;
     }

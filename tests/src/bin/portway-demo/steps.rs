@@ -20,7 +20,7 @@ type Step = fn(&mut Demo, &mut Screen) -> Result<()>;
 
 /// All of them, until one fails.
 pub(crate) fn run(demo: &mut Demo, screen: &mut Screen, interrupt: &Interrupt) -> Result<()> {
-    let steps: [(&str, Step); 11] = [
+    let steps: [(&str, Step); 12] = [
         ("pod to pod", pod_to_pod),
         ("the world", the_world),
         ("ClusterIP", cluster_ip),
@@ -29,6 +29,7 @@ pub(crate) fn run(demo: &mut Demo, screen: &mut Screen, interrupt: &Interrupt) -
         ("session affinity", affinity),
         ("no endpoints", no_endpoints),
         ("scale-up", scale_up),
+        ("identities", identities),
         ("status", status),
         ("service list", service_list),
         ("how long a connect takes", cost),
@@ -155,6 +156,25 @@ fn scale_up(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
     let after = spread(&mut client, CART, &["cart-1", "cart-2"])?;
     let seen = format!("{} {} ms after the change; {before} → {after}", said(&answer), took.as_millis());
     screen.passed("scale-up", CART, &seen)
+}
+
+/// A pod's labels have a number, and the kernel knows it at the pod's address.
+fn identities(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
+    let by_label = ["identity", "list", "--by-label=app=web"];
+    let list = portway(&demo.net, &by_label)?;
+    let is_one = |line: &&str| line.contains("cluster");
+    let line = list.lines().find(is_one).with_context(|| format!("no identity of the cluster:\n{list}"))?;
+    let number = line.split_whitespace().next().unwrap_or_default();
+    screen.block(&format!("portway {}", by_label.join(" ")), &list)?;
+    let addr = demo.pod("web-1")?.address(false).to_string();
+    let node = demo.net.node(1).places();
+    let root = format!("--bpf-root={}", node.bpf_root.display());
+    let entry = portway(&demo.net, &["bpf", "ipcache", "get", &addr, &root])?;
+    ensure!(
+        entry.split_whitespace().any(|word| word == number),
+        "the kernel does not say that {addr} is identity {number}:\n{entry}"
+    );
+    screen.block(&format!("portway bpf ipcache get {addr}"), &entry)
 }
 
 fn status(demo: &mut Demo, screen: &mut Screen) -> Result<()> {
