@@ -125,7 +125,7 @@ impl Ipcache {
             .filter(|(key, reached)| self.nodes.get(key) != Some(reached))
             .map(|(key, reached)| (key, Some(reached)))
             .collect();
-        let mut dirty = BTreeSet::new();
+        let mut dirty = Vec::new();
         let host = |addr: &Addr| (*addr, HOST_BITS);
         if view.knows {
             let gone = self.nodes.iter().filter(|(key, _)| !view.reach.ipcache.contains_key(key));
@@ -140,7 +140,7 @@ impl Ipcache {
             reached.is_some_and(|reached| reached.value.identity == NumericIdentity::HOST)
         };
         for (key, reached) in &news {
-            dirty.insert(*key);
+            dirty.push(*key);
             self.keys_in(*key, &mut dirty);
             // Which endpoints are this node's depends on its addresses.
             if is_here(reached.as_ref()) != is_here(self.nodes.get(key)) {
@@ -192,7 +192,7 @@ impl Ipcache {
 
     /// Gives a prefix outside the cluster an identity, or takes it.
     pub fn set_cidr(&mut self, key: Key, identity: Option<NumericIdentity>) -> Vec<EntryChange> {
-        let mut dirty = BTreeSet::from([key]);
+        let mut dirty = vec![key];
         // Prefixes that nodes tell of within it are of nobody else.
         self.keys_in(key, &mut dirty);
         self.change(dirty, |ipcache| match identity {
@@ -206,8 +206,11 @@ impl Ipcache {
         if self.synced.contains(&source) {
             return Vec::new();
         }
-        let mut dirty = BTreeSet::new();
-        self.keys_that_wait(&mut dirty);
+        let mut dirty = Vec::new();
+        // Before the last one only what nodes say makes a difference.
+        if source == Source::Nodes || self.missing().all(|missing| missing == source) {
+            self.keys_that_wait(&mut dirty);
+        }
         self.change(dirty, |ipcache| ipcache.note_synced(source))
     }
 
@@ -244,7 +247,9 @@ impl Ipcache {
     }
 
     /// Does a change; what became another one among `dirty`.
-    fn change(&mut self, dirty: BTreeSet<Key>, change: impl FnOnce(&mut Self)) -> Vec<EntryChange> {
+    fn change(&mut self, mut dirty: Vec<Key>, change: impl FnOnce(&mut Self)) -> Vec<EntryChange> {
+        dirty.sort_unstable();
+        dirty.dedup();
         let before: Vec<_> = dirty.into_iter().map(|key| (key, self.value(key))).collect();
         change(self);
         let changed = before.into_iter().filter_map(|(key, before)| {
@@ -269,14 +274,14 @@ impl Ipcache {
     }
 
     /// Keys whose values may be other ones when sources have told everything.
-    fn keys_that_wait(&self, dirty: &mut BTreeSet<Key>) {
+    fn keys_that_wait(&self, dirty: &mut Vec<Key>) {
         dirty.extend(self.restored.iter().map(|(key, _)| *key));
         dirty.extend(self.nodes.iter().filter(|(key, _)| key.1 < HOST_BITS).map(|(key, _)| *key));
         dirty.extend(WORLD);
     }
 
     /// Keys of all sources that begin within a prefix.
-    fn keys_in(&self, key: Key, dirty: &mut BTreeSet<Key>) {
+    fn keys_in(&self, key: Key, dirty: &mut Vec<Key>) {
         let host = |addr: Addr| (addr, HOST_BITS);
         dirty.extend(self.nodes.beginning_in(key).map(|(key, _)| *key));
         dirty.extend(self.cidrs.beginning_in(key).map(|(key, _)| *key));
