@@ -74,7 +74,7 @@ async fn list(client: &Client, labels: &Labels) -> Result<Outcome, RequestError>
     let text = client.get(&path).await?;
     let identities = read(&text)?;
     let own = identities.iter().filter(|identity| identity.labels == *labels);
-    Ok(Outcome::Listed(own.map(|identity| Seen::from(identity)).collect()))
+    Ok(Outcome::Listed(own.map(Seen::from).collect()))
 }
 
 /// The object of an answer.
