@@ -2,6 +2,8 @@
 //! pods of some hundred workloads as charts and operators write them; every third pod was bound to a node with a zone), and
 //! which of their labels make identities, as a table written by hand says (`labels/table.txt`).
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -42,23 +44,23 @@ fn table() -> BTreeMap<&'static str, [bool; 5]> {
     table
 }
 
-fn recorded() -> (BTreeMap<Arc<str>, Arc<Namespace>>, Vec<Arc<Pod>>) {
+type Namespaces = BTreeMap<Arc<str>, Arc<Namespace>>;
+
+fn recorded() -> (Namespaces, Vec<Arc<Pod>>) {
     let decoded = decode(RECORDED.as_bytes(), Format::Json, &mut Names::default()).unwrap();
     assert_eq!(decoded.rejects, []);
     let (mut namespaces, mut pods) = (BTreeMap::new(), Vec::new());
     for object in decoded.objects {
-        match object {
-            Object::Namespace(namespace) => {
-                namespaces.insert(Arc::clone(&namespace.name), namespace);
-            }
-            Object::Pod(pod) => pods.push(pod),
-            other => panic!("{other:?}"),
+        if let Object::Pod(pod) = object {
+            pods.push(pod);
+        } else if let Object::Namespace(namespace) = object {
+            namespaces.insert(Arc::clone(&namespace.name), namespace);
         }
     }
     (namespaces, pods)
 }
 
-fn labels_of(pod: &Pod, namespaces: &BTreeMap<Arc<str>, Arc<Namespace>>, filter: &LabelFilter) -> Labels {
+fn labels_of(pod: &Pod, namespaces: &Namespaces, filter: &LabelFilter) -> Labels {
     let namespace = pod.name.split_once('/').unwrap().0;
     let account = pod.service_account.as_deref().unwrap_or("");
     security_labels(filter, &pod.labels, namespace, &namespaces[namespace].labels, account, CLUSTER)

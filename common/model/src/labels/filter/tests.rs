@@ -110,10 +110,10 @@ fn without_any_rule_of_the_default_a_recorded_label_would_be_judged_otherwise() 
     };
     assert!(is_as_in_the_table(&LabelFilter::default()));
     // No label of a pod or a namespace is reserved.
-    for left_out in 1..DEFAULT.len() {
+    for (at, left_out) in DEFAULT.iter().enumerate().skip(1) {
         let mut filter = LabelFilter::default();
-        filter.rules.remove(left_out);
-        assert!(!is_as_in_the_table(&filter), "{}", DEFAULT[left_out]);
+        filter.rules.remove(at);
+        assert!(!is_as_in_the_table(&filter), "{left_out}");
     }
 }
 
