@@ -34,7 +34,14 @@ pub(crate) async fn identities(client: &Client) -> Result<Vec<CiliumIdentity>> {
     let decoded = decode(&client.get(IDENTITIES).await?, Format::Json, &mut Names::default())?;
     let identities = decoded.objects.into_iter().filter_map(|object| match object {
         Object::CiliumIdentity(identity) => Some((*identity).clone()),
-        _ => None,
+        Object::Service(_)
+        | Object::EndpointSlice(_)
+        | Object::Pod(_)
+        | Object::Namespace(_)
+        | Object::Node(_)
+        | Object::CiliumNode(_)
+        | Object::CiliumEndpoint(_)
+        | Object::CiliumEndpointSlice(_) => None,
     });
     Ok(identities.collect())
 }

@@ -1,6 +1,6 @@
 //! A node's agent, as far as identities are concerned: its pods come and go, and it crashes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -121,7 +121,7 @@ impl Node {
         let life = Duration::from_millis(1 + self.random.below(LIFE));
         let pod = &mut self.pods[index];
         pod.at = At::Uses(number, Instant::now() + life);
-        self.ledger.lock().unwrap().begin(&pod.name, &pod.labels, number);
+        lock(&self.ledger).begin(&pod.name, &pod.labels, number);
     }
 
     async fn follow(&mut self, Change { labels, news }: Change) -> Result<()> {
@@ -165,7 +165,7 @@ impl Node {
         {
             let pod = self.pods.swap_remove(index);
             if let At::Uses(number, _) = pod.at {
-                self.ledger.lock().unwrap().end(&pod.labels, number);
+                lock(&self.ledger).end(&pod.labels, number);
             }
             api::unrefer(&self.client, &pod.name).await?;
             self.allocator.release(&pod.labels);
@@ -177,7 +177,7 @@ impl Node {
     /// was about to do.
     async fn crash(&mut self) -> Result<()> {
         self.leave();
-        self.ledger.lock().unwrap().crashes += 1;
+        lock(&self.ledger).crashes += 1;
         self.allocator = Allocator::from_api(self.client.clone(), Right::Create, 0);
         self.news = Following::new(&self.client);
         let (running, gone): (Vec<_>, Vec<_>) =
@@ -199,7 +199,7 @@ impl Node {
 
     fn leave(&self) {
         let counts = self.allocator.counts();
-        let mut ledger = self.ledger.lock().unwrap();
+        let mut ledger = lock(&self.ledger);
         ledger.retries += counts.retries;
         ledger.allocated += counts.allocated;
         ledger.seconds += counts.seconds;
@@ -245,4 +245,9 @@ impl Following {
             WatchEvent::Deleted { object, .. } => one(Watched::Deleted(object.get())),
         }
     }
+}
+
+/// After a panic elsewhere the test has failed anyway.
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -49,7 +49,7 @@ impl Model for Cluster {
                 Property::always(ONE_MEANING, |_, world| are_unique(world)),
                 Property::always(ONE_CONFIRMED, |_, world: &World| {
                     SETS.iter().all(|set| {
-                        let confirmed = |object: &&_| is_confirmed(*object, *set);
+                        let confirmed = |object: &&_| is_confirmed(object, *set);
                         world.objects.values().filter(confirmed).count() <= 1
                     })
                 }),

@@ -378,7 +378,14 @@ impl World {
                 self.clients[c].refers = Some(number);
                 Outcome::Done
             }
-            _ => self.request(rules, set, action),
+            Action::List
+            | Action::Create { .. }
+            | Action::Delete { .. }
+            | Action::Confirm { .. }
+            | Action::Get { .. }
+            | Action::Hold { .. }
+            | Action::Wait
+            | Action::Exhausted => self.request(rules, set, action),
         };
         let client = &mut self.clients[c];
         client.created = false;
