@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
-use portway_datapath::{Direction, Reason};
+use portway_datapath::{Direction, NumericIdentity, Reason};
 use portway_tests::harness::frame;
 use portway_tests::harness::probe::ping::ping;
+use portway_tests::harness::wire::Wire;
 use portway_tests::harness::{Namespace, Server, eventually};
 
 use super::net::{Net, PATIENCE, PORT, TUNNEL_PORT, ip, lan, seen_by_tcp, seen_by_udp, udp_socket};
@@ -105,6 +106,46 @@ fn what_comes_by_the_tunnel_for_nobody_here_does_not_leave_again() -> Result<()>
         ensure!(now == before + 2, "{} of 2 were", now - before);
         Ok(())
     })
+}
+
+/// The node itself is no pod: its neighbours know it as another node. An identity that only this node has a number for is not
+/// told.
+#[test]
+fn who_sends_is_in_the_tunnels_network_identifier() -> Result<()> {
+    const POD: NumericIdentity = NumericIdentity::new(48_861);
+    const LOCAL: NumericIdentity = NumericIdentity::new(NumericIdentity::LOCAL_FIRST);
+    let net = Net::tunnel("vni")?;
+    let (node, pod, other) = (&net.nodes[0], &net.nodes[0].pods[0], &net.nodes[1].pods[0]);
+    let wire = Wire::open(&net.nodes[1].namespace, "eth0")?;
+    ip(&node.namespace, &format!("-4 route replace 10.9.2.0/24 dev pw_vxlan src {}", lan(1)[0]))?;
+    let from_pod = udp_socket(&pod.namespace, pod.addresses[0], 0)?;
+    let from_node = udp_socket(&node.namespace, lan(1)[0], 0)?;
+    let id = node.tables.endpoints()?[&pod.addresses[0].into()].id;
+    for (identity, socket, expected) in [
+        (NumericIdentity::UNKNOWN, &from_pod, NumericIdentity::UNKNOWN),
+        (POD, &from_pod, POD),
+        (LOCAL, &from_pod, NumericIdentity::UNKNOWN),
+        (POD, &from_node, NumericIdentity::REMOTE_NODE),
+    ] {
+        node.tables.set_endpoint_identity(id, identity)?;
+        let text = format!("from {identity}, seen as {expected}");
+        socket.send_to(text.as_bytes(), SocketAddr::new(other.addresses[0], PORT))?;
+        eventually(PATIENCE, &text, || {
+            let heard = wire.heard()?;
+            let vni = heard.iter().find_map(|frame| vni_of(frame, text.as_bytes()));
+            ensure!(vni == Some(expected.get()), "the network identifier is {vni:?}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The network identifier of a VXLAN packet by IPv4 that has these bytes in it (RFC 7348, section 5).
+fn vni_of(frame: &[u8], marker: &[u8]) -> Option<u32> {
+    const HEADER: usize = 14 + 20 + 8;
+    frame.windows(marker.len()).find(|window| *window == marker)?;
+    let vxlan: [u8; 8] = frame.get(HEADER..HEADER + 8)?.try_into().ok()?;
+    (vxlan[0] == 0x08).then(|| u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]))
 }
 
 /// Sends the first node a tunnel packet from `outer` in a namespace, with a datagram of `inner` to `to`.
