@@ -18,23 +18,25 @@ use crate::harness::{ControlPlane, Namespace};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const CLIENTS: usize = 8;
+/// Claims of an agent on their way at a time. Many more are refused by the API server's own limit (429).
+const TOGETHER: usize = 20;
 
 pub(super) fn run(long: bool) -> Result<Vec<Figure>> {
     let namespace = Namespace::new("claims")?;
     let control_plane = ControlPlane::start(&namespace)?;
     control_plane.install_crds()?;
     let kubeconfig = control_plane.kubeconfig()?;
-    let many = if long { 5_000 } else { 1_000 };
+    let many = if long { 1_000 } else { 300 };
     let (alone, all, same) = namespace.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let alone = claim(&kubeconfig, &label_sets("alone", 200), 1).await?;
+            let alone = claim(&kubeconfig, &label_sets("alone", 100), 1).await?;
             let begin = Instant::now();
-            claim(&kubeconfig, &label_sets("many", many), many).await?;
+            claim(&kubeconfig, &label_sets("many", many), TOGETHER).await?;
             let all = begin.elapsed();
             let sets = label_sets("same", 100);
             let begin = Instant::now();
-            let clients = (0..CLIENTS).map(|_| claim(&kubeconfig, &sets, sets.len()));
+            let clients = (0..CLIENTS).map(|_| claim(&kubeconfig, &sets, TOGETHER));
             let claimed = try_join_all(clients).await?;
             let same = begin.elapsed();
             let numbers = |claimed: &Claimed| claimed.numbers.clone();
@@ -47,7 +49,12 @@ pub(super) fn run(long: bool) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::trend(BENCH, "a claim alone, median", ms(median(&alone.took)), "ms"),
         Figure::trend(BENCH, "a claim alone, p99", ms(quantile(&alone.took, 0.99) as f64), "ms"),
-        Figure::trend(BENCH, "claims of one agent at once", many as f64 / all.as_secs_f64(), "a second"),
+        Figure::trend(
+            BENCH,
+            "claims of one agent, 20 at a time",
+            many as f64 / all.as_secs_f64(),
+            "a second",
+        ),
         Figure::trend(
             BENCH,
             "claims of 8 agents, the same 100 label sets",
@@ -101,8 +108,9 @@ async fn claim(kubeconfig: &Path, sets: &[Labels], together: usize) -> Result<Cl
                     claimed.took.push(begin.elapsed().as_nanos() as u64);
                     claimed.numbers.insert(labels, number);
                 }
-                News::Held(_) => {}
-                News::Lost(_) | News::Obstacle(_) => bail!("{labels}: {news:?}"),
+                // An API server that has too much to do says so; the claim goes on.
+                News::Held(_) | News::Obstacle(_) => {}
+                News::Lost(_) => bail!("{labels}: {news:?}"),
             }
         }
     }
