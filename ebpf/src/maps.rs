@@ -6,7 +6,7 @@
 use core::ptr;
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
-use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_boot_ns};
+use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_coarse_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use portway_datapath::layout::{MAGLEV_SLOTS, PodSizes, Sizes};
@@ -182,7 +182,7 @@ impl Tables for KernelTables {
     #[inline(always)]
     fn now(&self) -> u64 {
         // SAFETY: a helper without arguments.
-        unsafe { bpf_ktime_get_boot_ns() }
+        unsafe { bpf_ktime_get_coarse_ns() }
     }
 
     #[inline(always)]

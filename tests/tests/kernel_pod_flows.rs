@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData};
 use portway_agent::config::FlowTimeouts;
-use portway_agent::conntrack::{Collector, Conntrack, Ended, Passed, Trust, boot_time};
+use portway_agent::conntrack::{Collector, Conntrack, Ended, Passed, Trust, tick_time};
 use portway_agent::maps::{KernelTables, PodMapId, PodTables, pod_pin_path};
 use portway_datapath::layout::{PodSizes, Sizes};
 use portway_datapath::nat::NatMap;
@@ -290,10 +290,10 @@ fn udp_flows_leave_a_backend_that_serves_no_more_and_tcp_stays() -> Result<()> {
 fn the_command_lists_flows_and_masqueraded_flows_from_the_maps_alone() -> Result<()> {
     let node = Node::small()?;
     let key = plain(40_000, WORLD, TCP);
-    node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, boot_time()?))?;
+    node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, tick_time()?))?;
     let inside = (pod(7), Port::new(40_000));
     let half = NatKey::new(inside, WORLD, TCP, NatKey::OUT);
-    let value = NatValue::new(&half, (NODE, Port::new(1024)), FlowValue::SEEN, boot_time()?);
+    let value = NatValue::new(&half, (NODE, Port::new(1024)), FlowValue::SEEN, tick_time()?);
     node.insert(PodMapId::NatNew, half, value)?;
     let portway = |table: &str, format: &[&str]| {
         let mut command = Command::new(binary("portway")?);
@@ -313,7 +313,7 @@ fn the_command_lists_flows_and_masqueraded_flows_from_the_maps_alone() -> Result
 #[test]
 fn the_collector_of_an_agent_forgets_on_demand_and_counts() -> Result<()> {
     let node = Node::small()?;
-    let now = boot_time()?;
+    let now = tick_time()?;
     let key = plain(1, WORLD, TCP);
     node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, now))?;
     let conntrack = Conntrack::start(node.tables.clone(), node.services.reader(), TIMEOUTS)?;
@@ -338,7 +338,7 @@ fn the_collector_of_an_agent_forgets_on_demand_and_counts() -> Result<()> {
 #[test]
 fn pods_that_end_one_after_the_other_are_forgotten_by_few_passes() -> Result<()> {
     let node = Node::small()?;
-    let now = boot_time()?;
+    let now = tick_time()?;
     for n in 0..200 {
         let key = FlowKey::new((pod(n), Port::new(1)), WORLD, TCP, FlowKey::PLAIN);
         node.insert(PodMapId::Conntrack, key, FlowValue::new(&key, 0, now))?;

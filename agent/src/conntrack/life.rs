@@ -12,7 +12,7 @@ const TCP: u8 = 6;
 /// What is known of a flow: of one entry, or of the two that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     pub(super) last_seen: u64,
     pub(super) is_tcp: bool,
     /// A packet went each way and, of TCP, the handshake is over.

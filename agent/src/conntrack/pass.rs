@@ -85,7 +85,7 @@ impl Collector {
         Self { tables, services, timeouts }
     }
 
-    /// Looks at every entry once, and removes what is over at `now`, nanoseconds on the boot-time clock. `forgotten`: pods that
+    /// Looks at every entry once, and removes what is over at `now`, nanoseconds on the coarse monotonic clock. `forgotten`: pods that
     /// ended, and when.
     ///
     /// An entry is looked at again just before it is removed. What a program sees of it in the microsecond after that is

@@ -45,7 +45,7 @@ impl AffinityKey {
 pub struct AffinityValue {
     /// [`BackendRef`].
     pub backend: u64,
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     pub last_used: u64,
 }
 

@@ -24,7 +24,7 @@ pub struct Sighting {
     /// takes for a defect.)
     pub flags: TcpFlags,
     pub bytes: u32,
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     pub now: u64,
 }
 

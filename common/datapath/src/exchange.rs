@@ -31,7 +31,7 @@ impl ExchangeKey {
 pub struct ExchangeValue {
     /// [`BackendRef`].
     pub backend: u64,
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     pub last_used: u64,
 }
 

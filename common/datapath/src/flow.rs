@@ -63,17 +63,12 @@ const fn round(hash: u64, a: u32, b: u32) -> u64 {
 ///
 /// `seen_*` have one writer each most of the time (packets of one direction of one flow are handled by one CPU); what a
 /// race between two loses is a bit that the next packet sets again, or a count.
+///
+/// What every packet writes is at the end. The first 32 bytes share the key's cache line (in an entry of `pw_conntrack` the
+/// key begins 56 bytes into one), which therefore stays with all CPUs that look the flow up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowValue {
-    /// Nanoseconds on the boot-time clock; stored at most once a second.
-    pub last_seen: u64,
-    /// [`crate::BackendRef`] of a [`FlowKey::SERVICE`] entry, else 0.
-    pub backend: u64,
-    pub packets_out: u64,
-    pub bytes_out: u64,
-    pub packets_in: u64,
-    pub bytes_in: u64,
     /// SERVICE: the backend. PLAIN: the frontend that replies come from in the endpoint's eyes, [`Addr::ANY_V6`] where the
     /// endpoint dialled the peer itself, from its own port.
     pub other: Addr,
@@ -89,10 +84,18 @@ pub struct FlowValue {
     /// [`FlowKey::local_port`] of the flow's other entry, where it is another one than this one's; else 0. SERVICE: the port
     /// that packets leave from. PLAIN: the port that the endpoint itself has.
     pub other_local_port: Port,
+    /// [`crate::BackendRef`] of a [`FlowKey::SERVICE`] entry, else 0.
+    pub backend: u64,
     /// Of the policy that the flow was judged by; 0 while there is none.
     pub policy_version: u32,
     /// Of the peer when it was judged; 0 while unknown.
     pub peer_identity: u32,
+    /// Nanoseconds on the coarse monotonic clock; stored at most once a second.
+    pub last_seen: u64,
+    pub packets_out: u64,
+    pub bytes_out: u64,
+    pub packets_in: u64,
+    pub bytes_in: u64,
 }
 
 const _: () = assert!(size_of::<FlowValue>() == 88 && align_of::<FlowValue>() == 8);
@@ -214,7 +217,7 @@ impl NatKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatValue {
-    /// Nanoseconds on the boot-time clock; stored at most once a second.
+    /// Nanoseconds on the coarse monotonic clock; stored at most once a second.
     pub last_seen: u64,
     pub other: Addr,
     pub other_port: Port,

@@ -1,7 +1,7 @@
 //! The names and sizes of the maps, and the number that all pins stand under.
 
 /// Goes up with every change of a key, a value or the meaning of one. Pins live in `BPF_ROOT/portway/v<number>`.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Goes up with every change of what programs learn (`pw_sock`, `pw_sock_udp`, `pw_sock_replies`, `pw_affinity`) or of what it
 /// refers to by number (`pw_service_names`, `pw_backends`). Agents of other layout versions take over what was learned

@@ -55,7 +55,7 @@ pub use identity::{NumericIdentity, Scope};
 pub use ipcache::IpcacheValue;
 pub use metrics::Counter;
 pub use name::{NAME_BYTES, NameTooLong, ServiceName};
-pub use network::{DeviceValue, Direction, NodeNetwork, Reason, Traffic};
+pub use network::{CpuTraffic, DeviceValue, Direction, NodeNetwork, Reason, Traffic};
 pub use packet_service::{
     Incoming, Outgoing, Quoted, ServiceDesk, answer_to_itself, incoming, outgoing, quoted_backend,
     quoted_frontend,

@@ -63,7 +63,7 @@ pub trait NatTables {
     fn delete_nat(&self, map: NatMap, key: &NatKey);
     /// Whether the node has this address.
     fn is_own_address(&self, addr: &Addr) -> bool;
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     fn nat_now(&self) -> u64;
 }
 

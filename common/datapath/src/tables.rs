@@ -38,7 +38,7 @@ pub trait Tables {
     fn set_reply(&self, key: &ReplyKey, value: ReplyValue);
     /// 32 random bits.
     fn random(&self) -> u32;
-    /// Nanoseconds on the boot-time clock.
+    /// Nanoseconds on the coarse monotonic clock.
     fn now(&self) -> u64;
     fn count(&self, counter: Counter);
 }

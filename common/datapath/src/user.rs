@@ -3,9 +3,9 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker")]
 
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendSlot, DeviceValue, EndpointValue, ExchangeKey, ExchangeValue,
+    Addr, AffinityKey, AffinityValue, BackendSlot, CpuTraffic, DeviceValue, EndpointValue, ExchangeKey, ExchangeValue,
     FlowKey, FlowValue, FragmentKey, FragmentValue, FrontendKey, IpcacheValue, NatKey, NatValue, NodeConfig,
-    NodeNetwork, NumericIdentity, ReplyValue, ServiceName, SocketTranslation, SourceRange, Traffic,
+    NodeNetwork, NumericIdentity, ReplyValue, ServiceName, SocketTranslation, SourceRange,
 };
 
 macro_rules! pod {
@@ -20,6 +20,7 @@ pod!(
     AffinityKey,
     AffinityValue,
     BackendSlot,
+    CpuTraffic,
     DeviceValue,
     EndpointValue,
     ExchangeKey,
@@ -39,5 +40,4 @@ pod!(
     ServiceName,
     SocketTranslation,
     SourceRange,
-    Traffic,
 );

@@ -71,7 +71,9 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
         Audience::Loopback => return Err(Reason::Malformed),
     }
     complete(packet)?;
-    if packet.tuple.destination == PodTables.hairpin(packet.family) {
+    let mut to = PodTables.endpoint(&packet.tuple.destination);
+    // No pod has it: what goes to one needs no look.
+    if to.is_none() && packet.tuple.destination == PodTables.hairpin(packet.family) {
         if matches!(packet.icmp, IcmpClass::Error) {
             translate_own_error(ctx, packet)?;
         } else {
@@ -80,7 +82,6 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
         let own = PodTables.endpoint(&packet.tuple.destination).ok_or(Reason::UnknownEndpoint)?;
         return hand_over(ctx, packet, own).map(Passed::On);
     }
-    let mut to = PodTables.endpoint(&packet.tuple.destination);
     let sighting = sighting(ctx, packet, Direction::Egress);
     if matches!(packet.icmp, IcmpClass::Error) {
         translate_error_to_frontend(ctx, packet)?;

@@ -10,11 +10,11 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, DeviceValue, Direction,
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, CpuTraffic, DeviceValue, Direction,
     EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue, FragmentKey,
     FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetnsOptions, NetworkWord,
     NodeConfig, NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue, RunOffset,
-    ServiceIndex, ServiceWord, Tables, Traffic,
+    ServiceIndex, ServiceWord, Tables,
 };
 
 use crate::service_maps::KernelTables;
@@ -44,7 +44,8 @@ static NETWORK: Array<NodeNetwork> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 static DEVICES: HashMap<u32, DeviceValue> = HashMap::with_max_entries(SIZES.devices, BPF_F_NO_PREALLOC);
 
 #[map(name = "pw_traffic")]
-static TRAFFIC: PerCpuArray<Traffic> = PerCpuArray::with_max_entries(Reason::ALL.len() as u32 * 2, 0);
+static TRAFFIC: PerCpuArray<CpuTraffic> =
+    PerCpuArray::with_max_entries(Reason::ALL.len() as u32, 0);
 
 /// Where an entry is put together, which would take a sixth of a program's stack.
 #[map(name = "pw_made")]
@@ -270,14 +271,18 @@ impl PacketTables for PodTables {
 
     #[inline(always)]
     fn count_packet(&self, reason: Reason, direction: Direction, bytes: u32) {
-        if let Some(traffic) = TRAFFIC.get_ptr_mut(reason as u32 * 2 + direction as u32) {
+        if let Some(traffic) = TRAFFIC.get_ptr_mut(reason as u32) {
             // SAFETY: this CPU's element. A program that is preempted by another one can lose a count.
-            unsafe {
-                (*traffic).packets += 1;
-                (*traffic).bytes += u64::from(bytes);
-            }
+            unsafe { (*traffic).add(direction, bytes) }
         }
     }
+}
+
+/// Where this CPU's packet is parsed to.
+#[inline(always)]
+pub(crate) fn packet_under_way() -> Option<*mut [u64; CpuTraffic::PACKET_WORDS]> {
+    // SAFETY: the element's field, whose address alone is taken.
+    TRAFFIC.get_ptr_mut(Reason::Forwarded as u32).map(|traffic| unsafe { &raw mut (*traffic).packet })
 }
 
 /// What a map says of a flow, if it is of that flow.

@@ -7,7 +7,9 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{IcmpClass, Piece, TcpFlags, Tuple, icmp_class, protocol};
-use portway_datapath::{Addr, Family, Port, Reason};
+use portway_datapath::{Addr, CpuTraffic, Family, Port, Reason};
+
+use crate::maps::packet_under_way;
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: u32 = 14;
@@ -55,15 +57,13 @@ pub(crate) struct Packet {
     pub(crate) source_mac: [u8; 6],
 }
 
-/// Where packets are parsed to: on a program's stack of 512 bytes each of their fields would take a register's eight.
-///
-/// A program runs to its end before another one of these hooks begins on its CPU, so the packet is its own.
-#[map(name = "pw_parsed")]
-static PARSED: PerCpuArray<Packet> = PerCpuArray::with_max_entries(2, 0);
+// Packets are parsed to per-CPU maps: on a program's stack of 512 bytes each of their fields would take a register's eight.
+// A program runs to its end before another one of these hooks begins on its CPU, so the packet is its own.
+const _: () = assert!(size_of::<Packet>() <= size_of::<u64>() * CpuTraffic::PACKET_WORDS);
 
-/// The elements of [`PARSED`].
-const PACKET: u32 = 0;
-const QUOTED: u32 = 1;
+/// Where packets that ICMP errors quote are parsed to.
+#[map(name = "pw_quoted")]
+static QUOTED: PerCpuArray<Packet> = PerCpuArray::with_max_entries(1, 0);
 
 /// What arrives at a hook.
 pub(crate) enum Link {
@@ -99,19 +99,24 @@ impl Packet {
     /// packet at a time: the next call overwrites it.
     #[inline(always)]
     pub(crate) fn parse(ctx: &TcContext, family: Family) -> Result<&'static mut Self, Reason> {
-        Self::parse_at(ctx, family, ETHERNET, PACKET)
+        Self::parse_at(ctx, family, ETHERNET, packet_under_way().map(<*mut _>::cast))
     }
 
     /// Reads the headers of the packet that the ICMP error `self` quotes, of which there is one at a time too.
     #[inline(always)]
     pub(crate) fn parse_quoted(&self, ctx: &TcContext) -> Result<&'static mut Self, Reason> {
-        Self::parse_at(ctx, self.family, self.l4 + 8, QUOTED)
+        Self::parse_at(ctx, self.family, self.l4 + 8, QUOTED.get_ptr_mut(0))
     }
 
     #[inline(always)]
-    fn parse_at(ctx: &TcContext, family: Family, l3: u32, element: u32) -> Result<&'static mut Self, Reason> {
-        let packet = PARSED.get_ptr_mut(element).ok_or(Reason::KernelError)?;
-        // SAFETY: the array has the element, and nobody else has it now. Of a `Packet` never written before all bytes
+    fn parse_at(
+        ctx: &TcContext,
+        family: Family,
+        l3: u32,
+        at: Option<*mut Self>,
+    ) -> Result<&'static mut Self, Reason> {
+        let packet = at.ok_or(Reason::KernelError)?;
+        // SAFETY: the arrays have their elements, and nobody else has this one now. Of a `Packet` never written before all bytes
         // are zero, which every field may be; all fields are written before any is read.
         let packet = unsafe { &mut *packet };
         packet.family = family;
@@ -133,8 +138,16 @@ impl Packet {
 
     #[inline(never)]
     fn read_v4(&mut self, ctx: &TcContext) -> Result<(), Reason> {
-        // From eight bytes before the header: the source MAC and the EtherType come along.
-        let [a, b, first, id_offset, ttl_protocol, source, destination]: [u32; 7] = load(ctx, self.l3 - 8)?;
+        // From eight bytes before the header: the source MAC and the EtherType come along. To the end of a TCP header without
+        // options, where the packet is that long: of most packets that is everything, for one call.
+        let (words, is_long): ([u32; 12], bool) = match load(ctx, self.l3 - 8) {
+            Ok(words) => (words, true),
+            Err(_) => {
+                let [a, b, c, d, e, f, g]: [u32; 7] = load(ctx, self.l3 - 8)?;
+                ([a, b, c, d, e, f, g, 0, 0, 0, 0, 0], false)
+            }
+        };
+        let [a, b, first, id_offset, ttl_protocol, source, destination, ports, _, _, flags, _] = words;
         let first = first.to_ne_bytes();
         let header = u32::from(first[0] & 0x0f) * 4;
         if first[0] >> 4 != 4 || header < 20 {
@@ -151,6 +164,9 @@ impl Packet {
         self.end = end(self.l3, [first[2], first[3]]);
         self.fragment_id = id_offset >> 16;
         self.piece = piece(id_offset & 0x1fff, id_offset & 0x2000 != 0);
+        if protocol == protocol::TCP && is_long && header == 20 && !matches!(self.piece, Piece::Later) {
+            return self.read_tcp(ports, flags);
+        }
         self.read_transport(ctx)
     }
 
@@ -225,22 +241,16 @@ impl Packet {
         }
         match self.tuple.protocol {
             protocol::TCP => {
-                let is_quoted = self.l3 != ETHERNET;
-                // RFC 1858: flags that another piece brings would be seen by the pod alone.
-                if !is_quoted && self.l4 + TCP_HEADER > self.end {
-                    return Err(Reason::Malformed);
-                }
                 let [ports, _, _, flags]: [u32; 4] = match load(ctx, self.l4) {
                     Ok(words) => words,
                     // An ICMP error may quote eight bytes alone.
-                    Err(_) if is_quoted => {
+                    Err(_) if self.is_quoted() => {
                         let [ports, sequence]: [u32; 2] = load(ctx, self.l4)?;
                         [ports, sequence, 0, 0]
                     }
                     Err(reason) => return Err(reason),
                 };
-                self.set_ports(ports);
-                self.tcp_flags = TcpFlags::new(flags.to_ne_bytes()[1]);
+                self.read_tcp(ports, flags)?;
             }
             protocol::UDP | protocol::UDP_LITE | protocol::SCTP => {
                 let [ports, _]: [u32; 2] = load(ctx, self.l4)?;
@@ -261,6 +271,23 @@ impl Packet {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The words of a TCP header that count.
+    #[inline(always)]
+    fn read_tcp(&mut self, ports: u32, flags: u32) -> Result<(), Reason> {
+        // RFC 1858: flags that another piece brings would be seen by the pod alone.
+        if !self.is_quoted() && self.l4 + TCP_HEADER > self.end {
+            return Err(Reason::Malformed);
+        }
+        self.set_ports(ports);
+        self.tcp_flags = TcpFlags::new(flags.to_ne_bytes()[1]);
+        Ok(())
+    }
+
+    #[inline(always)]
+    const fn is_quoted(&self) -> bool {
+        self.l3 != ETHERNET
     }
 
     #[inline(always)]

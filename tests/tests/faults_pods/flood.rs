@@ -86,7 +86,7 @@ fn fill(node: &Node) -> Result<u32> {
     let room = tables.sizes().conntrack;
     ensure!(room <= ROOM, "the map has room for {room} flows");
     let path = pod_pin_path(node.bpf_root(), PodMapId::Conntrack);
-    let now = boot_time()?;
+    let now = tick_time()?;
     let mut filled = 0;
     for number in 0..room - there {
         let [_, a, b, c] = number.to_be_bytes();
@@ -106,8 +106,8 @@ fn fill(node: &Node) -> Result<u32> {
 }
 
 /// Nanoseconds, as programs read it.
-fn boot_time() -> Result<u64> {
-    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).context("read the clock")?;
+fn tick_time() -> Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).context("read the clock")?;
     Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 

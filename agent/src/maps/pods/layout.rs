@@ -2,8 +2,8 @@ use std::fmt;
 
 use portway_datapath::layout::{self as names, PodSizes};
 use portway_datapath::{
-    Addr, DeviceValue, EndpointPolicy, EndpointValue, FlowKey, FlowValue, FragmentKey, FragmentValue,
-    IpcacheValue, NatKey, NatValue, NetnsOptions, NodeNetwork, Reason, Traffic,
+    Addr, CpuTraffic, DeviceValue, EndpointPolicy, EndpointValue, FlowKey, FlowValue, FragmentKey,
+    FragmentValue, IpcacheValue, NatKey, NatValue, NetnsOptions, NodeNetwork, Reason,
 };
 
 use crate::maps::layout::{AnyMap, MMAPABLE, MapKind, MapLayout, NO_PREALLOC};
@@ -131,7 +131,7 @@ impl PodMapId {
             // The key is an interface's number.
             Self::Devices => (MapKind::Hash, (INDEX, size_of::<DeviceValue>()), sizes.devices, NO_PREALLOC),
             Self::Traffic => {
-                (MapKind::PerCpuArray, (INDEX, size_of::<Traffic>()), Reason::ALL.len() as u32 * 2, 0)
+                (MapKind::PerCpuArray, (INDEX, size_of::<CpuTraffic>()), Reason::ALL.len() as u32, 0)
             }
         };
         let id = AnyMap::Pod(self);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, DeviceValue, Direction, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork, Reason, Traffic,
+    Addr, CpuTraffic, DeviceValue, Direction, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork, Reason,
+    Traffic,
 };
 
 use super::PodMaps;
@@ -114,18 +115,15 @@ impl PodReader {
         let mut values = vec![0; map.value_bytes()];
         let mut traffic = BTreeMap::new();
         for reason in Reason::ALL {
-            for direction in [Direction::Egress, Direction::Ingress] {
-                let element = reason as u32 * 2 + direction as u32;
-                map.lookup(&element.to_ne_bytes(), &mut values)
-                    .map_err(MapError::map(PodMapId::Traffic, "read"))?;
-                let sum = values.chunks_exact(size_of::<Traffic>()).filter_map(from_bytes::<Traffic>).fold(
-                    Traffic::default(),
-                    |sum, cpu| Traffic {
-                        packets: sum.packets.wrapping_add(cpu.packets),
-                        bytes: sum.bytes.wrapping_add(cpu.bytes),
-                    },
-                );
-                traffic.insert((reason, direction), sum);
+            map.lookup(&(reason as u32).to_ne_bytes(), &mut values)
+                .map_err(MapError::map(PodMapId::Traffic, "read"))?;
+            for cpu in values.chunks_exact(size_of::<CpuTraffic>()).filter_map(from_bytes::<CpuTraffic>) {
+                for direction in [Direction::Egress, Direction::Ingress] {
+                    let sum: &mut Traffic = traffic.entry((reason, direction)).or_default();
+                    let Traffic { packets, bytes } = cpu.of(direction);
+                    sum.packets = sum.packets.wrapping_add(packets);
+                    sum.bytes = sum.bytes.wrapping_add(bytes);
+                }
             }
         }
         Ok(traffic)

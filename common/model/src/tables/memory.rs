@@ -30,7 +30,7 @@ pub struct MemoryTables {
     /// By the cookies of network namespaces.
     pub netns: BTreeMap<u64, NetnsOptions>,
     pub config: NodeConfig,
-    /// Nanoseconds on the boot-time clock; tests move it.
+    /// Nanoseconds on the coarse monotonic clock; tests move it.
     pub now: u64,
     affinity: RefCell<HashMap<AffinityKey, AffinityValue>>,
     exchanges: RefCell<HashMap<ExchangeKey, ExchangeValue>>,
