@@ -12,6 +12,7 @@
 //! identity     who the pods are, and who waits for it
 //! health       the endpoint that other nodes probe
 //! follow       what the cluster says of node and pods, links that vanish
+//! settle       links that have come to rest
 //! intact       what somebody else changed of programs and tables, put right
 //! kernel       what is needed of the kernel, so that tests can refuse each part of it
 //! node_kernel  that, on this node's kernel; link: its netlink side
@@ -33,6 +34,7 @@ mod notes;
 mod record;
 mod removal;
 mod restore;
+mod settle;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -133,6 +135,8 @@ struct Known {
     obstacles: BTreeMap<u16, String>,
     /// Attachments that somebody works at.
     busy: BTreeSet<AttachmentId>,
+    /// When a request came last.
+    asked: Option<Instant>,
     ipam: Ipam,
     view: Arc<ClusterView>,
     /// The directory of the plugin's notes.
@@ -166,6 +170,7 @@ impl Endpoints {
             announced: BTreeSet::new(),
             obstacles: BTreeMap::new(),
             busy: BTreeSet::new(),
+            asked: None,
             ipam: Ipam::default(),
             view: Arc::default(),
             notes: PathBuf::new(),
@@ -258,6 +263,7 @@ impl Endpoints {
     fn claim(&self, id: &AttachmentId) -> Result<Claim<'_>, Failure> {
         let until = Instant::now() + self.shared.settings.patience;
         let (mut known, is_free) = self.wait(self.known(), until, |known| !known.busy.contains(id));
+        known.asked = Some(Instant::now());
         if !is_free {
             let msg = format!("container {} is being worked at by an earlier request", id.container);
             return Err(Failure::new(

@@ -141,6 +141,10 @@ impl Endpoints {
         if let Err(error) = self.remove_gone() {
             tracing::warn!(%error, "cannot look whether pods' links are there");
         }
+        let settled = self.settle();
+        if settled > 0 {
+            tracing::debug!(settled, "links have their programs by tcx");
+        }
     }
 
     /// Removes endpoints as their links vanish, and tries again what could not be restored. Ends only with an error: the

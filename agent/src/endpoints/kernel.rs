@@ -87,6 +87,10 @@ pub trait Kernel: Send + Sync {
 
     fn attach(&self, ifindex: u32, interface: &str) -> Result<(), KernelError>;
 
+    /// Moves the programs of a link of our own to where packets cost least. For a quiet time: everybody who changes
+    /// interfaces waits for it, some 10 ms. Whether there was something to move.
+    fn settle(&self, link: &Link) -> Result<bool, KernelError>;
+
     fn detach(&self, interface: &str) -> Result<(), KernelError>;
 
     /// What is not as [`Self::attach`], [`Self::set_endpoint`] and [`Self::set_netns`] leave it, in words. Changes nothing.

@@ -125,6 +125,10 @@ impl Kernel for NodeKernel {
         Ok(())
     }
 
+    fn settle(&self, link: &Link) -> Result<bool, KernelError> {
+        Ok(self.programs(|programs| programs.settle(link.ifindex, &link.name))?)
+    }
+
     fn detach(&self, interface: &str) -> Result<(), KernelError> {
         self.programs(|programs| programs.detach(interface))?;
         Ok(())

@@ -354,6 +354,26 @@ fn what_somebody_else_took_away_of_an_endpoint_comes_back() {
 }
 
 #[test]
+fn links_settle_while_nobody_asks_for_anything() {
+    let node = Node::new(&["10.0.0.0/24"]);
+    let endpoints = node.serving();
+    for container in ["a", "b"] {
+        endpoints.add(&request(container), &netns()).unwrap();
+    }
+    assert_eq!(endpoints.settle(), 0, "a moment ago somebody asked");
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(60));
+    endpoints.known().asked = long_ago;
+    node.kernel.with(|state| state.refuses = Some("settle"));
+    assert_eq!(endpoints.settle(), 0);
+    node.kernel.with(|state| state.refuses = None);
+    assert_eq!((endpoints.settle(), endpoints.settle()), (2, 0));
+    endpoints.add(&request("c"), &netns()).unwrap();
+    assert_eq!(endpoints.settle(), 0);
+    endpoints.known().asked = long_ago;
+    assert_eq!(endpoints.settle(), 1);
+}
+
+#[test]
 fn gc_removes_what_is_not_valid_of_its_own_network_alone() {
     let node = Node::new(&["10.0.0.0/24"]);
     let endpoints = node.serving();

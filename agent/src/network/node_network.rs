@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portway_datapath::{Addr, NodeNetwork};
 
-use crate::config::{Config, FlowTimeouts, PodNetwork, PortRange};
+use crate::config::{Chaining, Config, FlowTimeouts, PodNetwork, PortRange};
 
 /// Ports that masquerading needs at least, so that it need not search long.
 const LEAST_PORTS: u16 = 4_096;
@@ -22,6 +22,7 @@ pub(crate) fn node_network(config: &Config, network: &PodNetwork, tunnel: Option
         (config.ipv6 && network.masquerade_v6, NodeNetwork::MASQUERADE_V6),
         (config.kube_proxy_replacement, NodeNetwork::SERVICES),
         (network.verify_source, NodeNetwork::VERIFY_SOURCE),
+        (network.chaining == Chaining::None, NodeNetwork::OWN_LINKS),
     ];
     let FlowTimeouts { tcp, tcp_syn, tcp_fin, any, service_tcp, service_tcp_grace: _, service_any } =
         *timeouts;

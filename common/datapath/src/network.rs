@@ -36,6 +36,8 @@ impl NodeNetwork {
     pub const SERVICES: u64 = 8;
     /// A pod's source addresses are checked (`enable-source-ip-verification`).
     pub const VERIFY_SOURCE: u64 = 16;
+    /// Pods' links are Portway's own: no program of somebody else's has to see what pods send.
+    pub const OWN_LINKS: u64 = 32;
 
     #[inline(always)]
     pub const fn is(&self, switch: u64) -> bool {

@@ -3,9 +3,10 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker")]
 
 use crate::{
-    Addr, AffinityKey, AffinityValue, BackendSlot, CpuTraffic, DeviceValue, EndpointValue, ExchangeKey, ExchangeValue,
-    FlowKey, FlowValue, FragmentKey, FragmentValue, FrontendKey, IpcacheValue, NatKey, NatValue, NodeConfig,
-    NodeNetwork, NumericIdentity, ReplyValue, ServiceName, SocketTranslation, SourceRange,
+    Addr, AffinityKey, AffinityValue, BackendSlot, CpuTraffic, DeviceValue, EndpointValue, ExchangeKey,
+    ExchangeValue, FlowKey, FlowValue, FragmentKey, FragmentValue, FrontendKey, IpcacheValue, NatKey,
+    NatValue, NodeConfig, NodeNetwork, NumericIdentity, ReplyValue, ServiceName, SocketTranslation,
+    SourceRange,
 };
 
 macro_rules! pod {

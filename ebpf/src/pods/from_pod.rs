@@ -1,6 +1,6 @@
 //! What a pod sends: checked, translated where it goes to a service, and taken to where it goes.
 
-use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
+use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::macros::{classifier, map};
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
@@ -40,6 +40,10 @@ pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
         Err(reason) => (TC_ACT_SHOT, reason),
     };
     PodTables.count_packet(reason, Direction::Egress, bytes);
+    // Our filter may still be behind our link, and would see a second time what goes on.
+    if verdict == TC_ACT_UNSPEC && PodTables.network(NetworkWord::Switches) & NodeNetwork::OWN_LINKS != 0 {
+        return TC_ACT_OK;
+    }
     verdict
 }
 

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A packet that goes on, as it is or rewritten, is left to whose program comes next (`TC_ACT_UNSPEC`, of tcx the same number is
-//! `TCX_NEXT`): these hooks are not ours alone.
+//! `TCX_NEXT`): these hooks are not ours alone. But for the links of pods that Portway made (`OWN_LINKS`).
 
 #![cfg_attr(target_arch = "bpf", no_std)]
 #![no_main]

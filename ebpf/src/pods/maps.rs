@@ -10,11 +10,11 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, CpuTraffic, DeviceValue, Direction,
-    EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue, FragmentKey,
-    FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetnsOptions, NetworkWord,
-    NodeConfig, NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue, RunOffset,
-    ServiceIndex, ServiceWord, Tables,
+    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, CpuTraffic,
+    DeviceValue, Direction, EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue,
+    FragmentKey, FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetnsOptions,
+    NetworkWord, NodeConfig, NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue,
+    RunOffset, ServiceIndex, ServiceWord, Tables,
 };
 
 use crate::service_maps::KernelTables;
@@ -44,8 +44,7 @@ static NETWORK: Array<NodeNetwork> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 static DEVICES: HashMap<u32, DeviceValue> = HashMap::with_max_entries(SIZES.devices, BPF_F_NO_PREALLOC);
 
 #[map(name = "pw_traffic")]
-static TRAFFIC: PerCpuArray<CpuTraffic> =
-    PerCpuArray::with_max_entries(Reason::ALL.len() as u32, 0);
+static TRAFFIC: PerCpuArray<CpuTraffic> = PerCpuArray::with_max_entries(Reason::ALL.len() as u32, 0);
 
 /// Where an entry is put together, which would take a sixth of a program's stack.
 #[map(name = "pw_made")]

@@ -19,6 +19,7 @@ pub(super) struct State {
     pub(super) netns: BTreeMap<u64, NetnsOptions>,
     pub(super) identities: BTreeMap<u16, NumericIdentity>,
     pub(super) attached: BTreeSet<String>,
+    pub(super) settled: BTreeSet<String>,
     /// Numbers of configured pods.
     pub(super) configured: BTreeSet<u16>,
     pub(super) refuses: Option<&'static str>,
@@ -161,6 +162,10 @@ impl Kernel for FakeKernel {
         self.step("attach", |state| {
             state.attached.insert(interface.to_owned());
         })
+    }
+
+    fn settle(&self, link: &Link) -> Result<bool, KernelError> {
+        self.step("settle", |state| state.settled.insert(link.name.clone()))
     }
 
     fn detach(&self, interface: &str) -> Result<(), KernelError> {

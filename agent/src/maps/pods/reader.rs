@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, CpuTraffic, DeviceValue, Direction, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork, Reason,
-    Traffic,
+    Addr, CpuTraffic, DeviceValue, Direction, EndpointPolicy, EndpointValue, NetnsOptions, NodeNetwork,
+    Reason, Traffic,
 };
 
 use super::PodMaps;

@@ -127,17 +127,27 @@ fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<Option<String>, Errn
 /// Whether there were any. An interface that is gone has none.
 pub(super) fn detach(interface: &str) -> Result<bool, ProgramError> {
     let Ok(ifindex) = nix::net::if_::if_nametoindex(interface) else { return Ok(false) };
+    let mut found = false;
+    for hook in InterfaceHook::ALL {
+        found |= detach_from((ifindex, interface), hook)?;
+    }
+    Ok(found)
+}
+
+/// The same of one hook.
+pub(super) fn detach_from(
+    (ifindex, interface): (u32, &str),
+    hook: InterfaceHook,
+) -> Result<bool, ProgramError> {
     let failed = |errno: Errno| ProgramError::interface("detach", "filters", interface, errno.into());
     let mut route = Route::open().map_err(failed)?;
     let mut found = false;
-    for hook in InterfaceHook::ALL {
-        for Filter { priority, .. } in filters(&mut route, ifindex, hook).map_err(failed)? {
-            let target = hook.target(ifindex, priority);
-            match route.ask(Message::new(RTM_DELTFILTER, 0, target).text(TCA_KIND, "bpf"), |_| {}) {
-                Ok(()) => found = true,
-                Err(Errno::ENOENT | Errno::ENODEV) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
+    for Filter { priority, .. } in filters(&mut route, ifindex, hook).map_err(failed)? {
+        let target = hook.target(ifindex, priority);
+        match route.ask(Message::new(RTM_DELTFILTER, 0, target).text(TCA_KIND, "bpf"), |_| {}) {
+            Ok(()) => found = true,
+            Err(Errno::ENOENT | Errno::ENODEV) => {}
+            Err(errno) => return Err(failed(errno)),
         }
     }
     Ok(found)

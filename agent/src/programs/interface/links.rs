@@ -96,9 +96,13 @@ pub(super) fn remove(path: &Path) -> Result<(), ProgramError> {
     }
 }
 
-/// Whether a link of ours, of this layout version, is at an interface.
-pub(super) fn is_linked(dir: &Path, ifindex: u32, interface: &str) -> Result<bool, ProgramError> {
-    Ok(attached_to(dir, interface)?.iter().any(|at| at.ifindex == ifindex))
+/// Whether a link of ours, of this layout version, is at a hook of an interface.
+pub(super) fn is_linked(
+    dir: &Path,
+    (ifindex, interface): (u32, &str),
+    hook: InterfaceHook,
+) -> Result<bool, ProgramError> {
+    Ok(attached_to(dir, interface)?.iter().any(|at| at.ifindex == ifindex && at.hook == hook))
 }
 
 /// Whether there were any.
