@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context as _;
-use portway_agent::conntrack::boot_time;
+use portway_agent::conntrack::tick_time;
 use portway_agent::maps::PodReader;
 use portway_datapath::nat::NatMap;
 use portway_datapath::{Addr, FlowKey, FlowMap, FlowValue, NatKey, NatValue, Port};
@@ -93,7 +93,7 @@ fn read<T>(
     bpf_root: &Path,
     rows: impl FnOnce(&PodReader, u64) -> Result<T, portway_agent::maps::MapError>,
 ) -> Result<T, Failure> {
-    let now = boot_time().context("reading the clock")?;
+    let now = tick_time().context("reading the clock")?;
     let rows = PodReader::open(bpf_root).and_then(|maps| rows(&maps, now));
     Ok(rows.context("reading the kernel's maps")?)
 }

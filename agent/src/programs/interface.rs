@@ -177,6 +177,10 @@ impl InterfacePrograms {
                 }
             }
             *change = links::attach(&self.dir, at, hook, program)?;
+            if side == Side::Pod {
+                // Of an agent that ended while the link settled.
+                filters::detach_from(at, hook)?;
+            }
         }
         Ok(changes)
     }

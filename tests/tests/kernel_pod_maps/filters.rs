@@ -50,6 +50,42 @@ fn a_pods_link_has_filters_also_where_the_kernel_has_tcx() -> Result<()> {
 }
 
 #[test]
+fn who_sees_what_a_pod_sends_is_linked_once_its_link_settles() -> Result<()> {
+    let node = Node::new()?;
+    let (first, second) = (node.programs()?, node.programs()?);
+    ensure!(node.attach_pod(&first)? == [InterfaceChange::Attached; 2]);
+    let settle = |agent: &InterfacePrograms| {
+        node.namespace.run(|| Ok(agent.settle(nix::net::if_::if_nametoindex("pwpod")?, "pwpod")?))
+    };
+    let has_settled = |agent: &InterfacePrograms| -> Result<()> {
+        ensure!(node.running("pwpod")? == [vec![id(agent, "pw_from_pod")], Vec::new()]);
+        ensure!(node.filters("ingress")?.is_empty(), "{}", node.filters("ingress")?);
+        ensure!(node.filters("egress")?.matches("handle 0x5057").count() == 1);
+        Ok(())
+    };
+    ensure!(settle(&first)? && !settle(&first)?);
+    has_settled(&first)?;
+    ensure!(node.attach_pod(&first)? == [InterfaceChange::Unchanged; 2]);
+    let replaced = |name| InterfaceChange::Replaced { old_program: id(&first, name) };
+    let changes = node.attach_pod(&second)?;
+    ensure!(changes == [replaced("pw_to_pod"), replaced("pw_from_pod")], "{changes:?}");
+    has_settled(&second)?;
+    // An agent that ended before the filter went.
+    let third = InterfacePrograms::load_for_filters(node.root())?;
+    node.namespace
+        .run(|| Ok(third.attach(nix::net::if_::if_nametoindex("pwpod")?, "pwpod", Side::Pod)?))?;
+    ensure!(!node.filters("ingress")?.is_empty());
+    node.attach_pod(&second)?;
+    has_settled(&second)?;
+    let detach = || node.namespace.run(|| Ok(second.detach("pwpod")?));
+    ensure!(detach()? && !detach()? && node.running("pwpod")? == NONE);
+    ensure!(node.filters("egress")?.is_empty());
+    let without_tcx = InterfacePrograms::load_for_filters(node.root())?;
+    ensure!(node.attach_pod(&without_tcx)? == [InterfaceChange::Attached; 2] && !settle(&without_tcx)?);
+    Ok(())
+}
+
+#[test]
 fn filters_where_tcx_is_missing_are_one_each_and_replaced() -> Result<()> {
     let node = Node::new()?;
     let load = || InterfacePrograms::load_for_filters(node.root());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
-use portway_tests::harness::{eventually, frame};
+use portway_tests::harness::{Namespace, Server, eventually, frame, process};
 
 use super::errors::{Quote, quoted_by};
 use super::frontends;
-use super::pod_programs::{HAIRPIN_V4, HAIRPIN_V6, Node, Pod};
+use super::pod_programs::{HAIRPIN_V4, HAIRPIN_V6, Node, PORT, Pod};
 
 /// Longer than anything takes; shorter than a SYN that is sent again for the third time.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -167,6 +167,28 @@ fn errors_about_a_connection_that_leaves_from_another_port_name_the_port_that_ea
             }
             held.goes_on("b")?;
         }
+    }
+    Ok(())
+}
+
+/// A packet that goes on would be seen again by the filter: as the pod's own dial of the backend, from a port that is taken.
+#[test]
+fn a_link_and_a_filter_behind_it_see_a_packet_once() -> Result<()> {
+    let mut node = Node::new()?;
+    let a = node.pod("a")?;
+    let outside = Namespace::new("outside")?;
+    node.namespace.add_veth("out", &outside, "eth0")?;
+    node.namespace.add_address("out", Ipv4Addr::new(10, 9, 0, 1).into(), 24)?;
+    outside.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2).into(), 24)?;
+    process::output(outside.command("ip").args(["route", "add", "default", "via", "10.9.0.1"]))?;
+    let _server = Server::start(&outside, "outside", PORT)?;
+    let [frontend, _] = frontends();
+    node.service(1, frontend, &[SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), PORT))])?;
+    node.settle_beside_a_filter("a")?;
+    for port in 45_000..45_010 {
+        let mut held = Held::dial(&a, port, frontend, "outside")?;
+        ensure!(held.seen == held.own, "{} is {} outside", held.own, held.seen);
+        held.goes_on("outside")?;
     }
     Ok(())
 }

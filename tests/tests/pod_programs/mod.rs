@@ -87,7 +87,7 @@ pub(crate) struct Node {
     next_run: u32,
     next_backend: u32,
     next_pod: u8,
-    _bpf: BpfMount,
+    bpf: BpfMount,
     _dir: tempfile::TempDir,
 }
 
@@ -98,7 +98,7 @@ impl Node {
         let (services, _) = KernelTables::open(bpf.path(), &SIZES)?;
         let (tables, _) = PodTables::open(bpf.path(), &POD_SIZES)?;
         let network = NodeNetwork {
-            switches: NodeNetwork::SERVICES | NodeNetwork::VERIFY_SOURCE,
+            switches: NodeNetwork::SERVICES | NodeNetwork::VERIFY_SOURCE | NodeNetwork::OWN_LINKS,
             tunnel: 0,
             nat_ports: 0,
             tcp_timeouts: 0,
@@ -114,7 +114,7 @@ impl Node {
             namespace.sysctl(key, "1")?;
         }
         let (next_run, next_backend, next_pod) = (1, 1, 1);
-        let (_bpf, _dir) = (bpf, dir);
+        let _dir = dir;
         Ok(Self {
             namespace,
             tables,
@@ -124,7 +124,7 @@ impl Node {
             next_run,
             next_backend,
             next_pod,
-            _bpf,
+            bpf,
             _dir,
         })
     }
@@ -179,6 +179,17 @@ impl Node {
         }
         let _server = Server::start(&namespace, name, PORT)?;
         Ok(Pod { namespace, v4, v6, mac, node_mac, _server })
+    }
+
+    /// Lets a pod's link settle; with a filter behind the program's link, as an agent leaves it that ends before the filter goes.
+    pub(crate) fn settle_beside_a_filter(&self, pod: &str) -> Result<()> {
+        let link = format!("pw{pod}");
+        self.namespace.run(|| {
+            let ifindex = nix::net::if_::if_nametoindex(link.as_str())?;
+            anyhow::ensure!(self.programs.settle(ifindex, &link)?, "{link} had settled");
+            InterfacePrograms::load_for_filters(self.bpf.path())?.attach(ifindex, &link, Side::Pod)?;
+            Ok(())
+        })
     }
 
     /// A service of both protocols at `frontend` with these backends.
