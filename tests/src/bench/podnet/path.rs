@@ -15,8 +15,9 @@ pub(super) const PORT: u16 = 5001;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A round trip is a message of a byte and its answer.
 const SMALL: (usize, u32) = (1, 500);
-/// Throughput is that of a few messages of so many bytes, after one that does not count: a connection that rested begins with
-/// a small window, which is about round trips.
+/// Throughput is that of a few messages of so many bytes, after one that does not count: a connection begins with a small
+/// window, which is about round trips. Each round has a connection of its own, because one of them differs from the next
+/// one on the same path by more than the paths do.
 const LARGE: (usize, u32) = (16 << 20, 2);
 
 /// Answers every message of a connection with a byte. The connection begins with the messages' length. It ends with the
@@ -109,20 +110,20 @@ pub(super) fn ratio(a: &[u64], b: &[u64]) -> f64 {
 
 /// Measures all of them in turn, `rounds` times, after a round that does not count; every other round in reverse.
 pub(super) fn measure(paths: &mut [&mut Path], rounds: u32) -> Result<Vec<Cost>> {
-    let open = |length: usize| paths.iter().map(|path| path.open(length)).collect::<Result<Vec<_>>>();
-    let (mut small, mut large) = (open(SMALL.0)?, open(LARGE.0)?);
+    let mut small = paths.iter().map(|path| path.open(SMALL.0)).collect::<Result<Vec<_>>>()?;
     let payload = vec![0; LARGE.0];
     let mut costs: Vec<Cost> = paths.iter().map(|_| Cost::default()).collect();
     pin(0)?;
     for round in 0..=rounds {
-        let mut turns: Vec<_> = small.iter_mut().zip(&mut large).zip(&mut costs).collect();
+        let mut turns: Vec<_> = small.iter_mut().zip(&*paths).zip(&mut costs).collect();
         if round % 2 == 1 {
             turns.reverse();
         }
-        for ((small, large), cost) in turns {
+        for ((small, path), cost) in turns {
             let start = Instant::now();
             exchange(small, &payload[..SMALL.0], SMALL.1)?;
             let round_trips = start.elapsed();
+            let large = &mut path.open(LARGE.0)?;
             exchange(large, &payload, 1)?;
             let (start, before) = (Instant::now(), busy()?);
             exchange(large, &payload, LARGE.1)?;
