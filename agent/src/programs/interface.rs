@@ -165,8 +165,7 @@ impl InterfacePrograms {
             let (fd, id) = self.programs.get(program)?;
             let (at, program) = ((ifindex, interface), (program.name(), fd, id));
             // What is linked stays so: a filter beside it would see each packet a second time.
-            let is_linked =
-                self.is_linked(side) || (self.has_tcx && links::is_linked(&self.dir, at, hook)?);
+            let is_linked = self.is_linked(side) || (self.has_tcx && links::is_linked(&self.dir, at, hook)?);
             if !is_linked {
                 match filters::attach(at, hook, program) {
                     Err(ProgramError::Qdisc { .. }) if self.has_tcx => {}
