@@ -169,7 +169,9 @@ fn a_sandbox_that_has_such_an_interface_already_is_refused_and_nothing_leaks() -
     one_node("cni-exists", |net| {
         let node = net.node(1);
         let sandbox = Namespace::as_a_runtime_makes_it("taken")?;
-        sandbox.add_veth("eth0", &Namespace::new("other")?, "eth0")?;
+        // A link goes with either of its ends.
+        let other = Namespace::new("other")?;
+        sandbox.add_veth("eth0", &other, "eth0")?;
         let said = refused(node.runtime().call("ADD", &PodSpec::new("taken"), Some(&sandbox))?)?;
         assert!(said.msg.contains("has an interface eth0 already"), "{said:?}");
         assert_eq!(traces(node)?, [0; 4]);
