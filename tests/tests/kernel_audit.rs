@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use portway_agent::maps::{KernelTables, MapReader};
 use portway_agent::programs::{Attached, attached};
+use portway_datapath::layout::LAYOUT_VERSION;
 use portway_datapath::{Addr, BackendSlot, FrontendKey, Port, Protocol as IpProtocol};
 use portway_model::tables::TableDump;
 use portway_tests::harness::agent::cli;
@@ -36,11 +37,11 @@ fn start(world: &mut World) -> Result<()> {
 }
 
 fn maps(world: &World) -> PathBuf {
-    world.bpf_root().join("portway/v1/maps")
+    world.bpf_root().join(format!("portway/v{LAYOUT_VERSION}/maps"))
 }
 
 fn links(world: &World) -> PathBuf {
-    world.bpf_root().join("portway/v1/links")
+    world.bpf_root().join(format!("portway/v{LAYOUT_VERSION}/links"))
 }
 
 fn reader(world: &World) -> Result<MapReader> {

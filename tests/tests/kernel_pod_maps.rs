@@ -18,7 +18,7 @@ use portway_agent::programs::{
     AttachedInterface, InterfaceChange, InterfaceHook, InterfacePrograms, Side, detach_interfaces,
     interface_dir,
 };
-use portway_datapath::layout::{PodSizes, Sizes};
+use portway_datapath::layout::{LAYOUT_VERSION, PodSizes, Sizes};
 use portway_datapath::{
     Addr, DeviceValue, EndpointValue, FlowKey, FlowMap, FlowValue, IpcacheValue, NetnsOptions, NodeNetwork,
     NumericIdentity, Port,
@@ -286,8 +286,9 @@ fn cleanup_takes_programs_off_interfaces_and_leaves_no_pin() -> Result<()> {
     node.attach(&programs, "pwpod")?;
     let done =
         node.namespace.run(|| Ok(cleanup(node.root(), node.root(), &node.dir.path().join("socket"))?))?;
-    for what in ["detached v1/pwpod-ingress", "detached v1/pwpod-egress", "unpinned v1/pw_conntrack"] {
-        ensure!(done.iter().any(|line| line == what), "{what} is not in {done:?}");
+    for what in ["detached pwpod-ingress", "detached pwpod-egress", "unpinned pw_conntrack"] {
+        let what = what.replacen(' ', &format!(" v{LAYOUT_VERSION}/"), 1);
+        ensure!(done.iter().any(|line| *line == what), "{what} is not in {done:?}");
     }
     ensure!(node.running("pwpod")? == NONE);
     ensure!(!node.root().join("portway").exists());

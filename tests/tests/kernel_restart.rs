@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use portway_datapath::layout::LAYOUT_VERSION;
 use portway_tests::harness::bpf::{ATTACH_TYPES, attached, pin_foreign_map};
 use portway_tests::harness::fixture::{WEB, web};
 use portway_tests::harness::manifest::{Service, TCP, endpoints};
@@ -217,7 +218,7 @@ fn a_pinned_map_of_another_layout_is_not_used() -> Result<()> {
     World::test("layout", |world| {
         let a = world.serving_pod("a")?;
         world.publish(&web(), endpoints(&[&a]))?;
-        let maps = world.bpf_root().join("portway/v1/maps");
+        let maps = world.bpf_root().join(format!("portway/v{LAYOUT_VERSION}/maps"));
         std::fs::create_dir_all(&maps)?;
         pin_foreign_map(&maps.join("pw_frontends"))?;
         world.start_agent(&[])?;
@@ -242,7 +243,7 @@ fn a_lost_pin_of_a_link_does_not_leave_two_programs() -> Result<()> {
         world.publish(&web(), endpoints(&[&a]))?;
         world.start_agent(&[])?;
         world.kill_agent()?;
-        let links = world.bpf_root().join("portway/v1/links");
+        let links = world.bpf_root().join(format!("portway/v{LAYOUT_VERSION}/links"));
         let pins: Vec<PathBuf> =
             std::fs::read_dir(&links)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         ensure!(pins.len() >= ATTACH_TYPES.len(), "{pins:?}");

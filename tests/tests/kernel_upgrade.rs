@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use portway_datapath::layout::LAYOUT_VERSION;
 use portway_tests::harness::World;
 use portway_tests::harness::bpf::{ATTACH_TYPES, attached};
 use portway_tests::harness::fixture::{WEB, web};
@@ -16,6 +17,11 @@ use portway_tests::harness::manifest::{Service, TCP, endpoints};
 use portway_tests::harness::probe::{Probe, Protocol, Socket};
 
 const STICKY: [&str; 2] = ["10.96.0.30:80", "[fd00:10:96::30]:80"];
+
+/// Where this version pins; `v9` and `v0` are others'.
+fn ours() -> String {
+    format!("v{LAYOUT_VERSION}")
+}
 
 /// Counts the programs at each hook, over and over.
 struct Watch {
@@ -191,10 +197,10 @@ fn take_over(
     held.check().context("in the end")?;
     // Nothing is left of the one before.
     let portway = world.bpf_root().join("portway");
-    ensure!(names(&portway)? == ["v1"], "{:?}", names(&portway)?);
-    let maps = names(&portway.join("v1/maps"))?;
+    ensure!(names(&portway)? == [ours()], "{:?}", names(&portway)?);
+    let maps = names(&portway.join(ours()).join("maps"))?;
     ensure!(maps.iter().all(|name| !name.ends_with("_old")) && maps.len() == 14, "{maps:?}");
-    ensure!(names(&portway.join("v1/links"))?.len() == ATTACH_TYPES.len(), "links");
+    ensure!(names(&portway.join(ours()).join("links"))?.len() == ATTACH_TYPES.len(), "links");
     Ok(())
 }
 
@@ -209,7 +215,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
 
 /// What an agent of version `number` would have left.
 fn as_version(number: &'static str) -> impl FnOnce(&Path) -> Result<()> {
-    move |portway| Ok(std::fs::rename(portway.join("v1"), portway.join(number))?)
+    move |portway| Ok(std::fs::rename(portway.join(ours()), portway.join(number))?)
 }
 
 fn nothing(_: &Path) -> Result<()> {
@@ -220,7 +226,7 @@ fn nothing(_: &Path) -> Result<()> {
 fn a_newer_and_an_older_layout_version_are_taken_over_from_under_load() -> Result<()> {
     World::test("versions", |world| {
         let mut held = publish(world)?;
-        take_over(world, &mut held, &[], as_version("v2"))?;
+        take_over(world, &mut held, &[], as_version("v9"))?;
         take_over(world, &mut held, &[], as_version("v0"))?;
         take_over(world, &mut held, &[], nothing)
     })
@@ -250,7 +256,7 @@ fn an_agent_killed_while_it_takes_over_is_taken_over_from() -> Result<()> {
     World::test("halfway", |world| {
         let mut held = publish(world)?;
         let halfway = |portway: &Path| -> Result<()> {
-            let maps: PathBuf = portway.join("v1/maps");
+            let maps: PathBuf = portway.join(ours()).join("maps");
             for (name, old) in [
                 ("pw_sock", "pw_sock_old"),
                 ("pw_sock_udp", "pw_udp_old"),
@@ -264,9 +270,9 @@ fn an_agent_killed_while_it_takes_over_is_taken_over_from() -> Result<()> {
         take_over(world, &mut held, &[], halfway)?;
         // Between two versions: the maps are made, and one link was moved.
         take_over(world, &mut held, &[], |portway| {
-            std::fs::create_dir_all(portway.join("v2/links"))?;
-            std::fs::create_dir_all(portway.join("v2/learned-1"))?;
-            std::fs::rename(portway.join("v1/links/recvmsg4"), portway.join("v2/links/recvmsg4"))?;
+            std::fs::create_dir_all(portway.join("v9/links"))?;
+            std::fs::create_dir_all(portway.join("v9/learned-1"))?;
+            std::fs::rename(portway.join(ours()).join("links/recvmsg4"), portway.join("v9/links/recvmsg4"))?;
             Ok(())
         })
     })
@@ -282,11 +288,11 @@ fn of_a_version_that_learns_otherwise_the_programs_are_replaced_and_nothing_is_b
         let watch = Watch::start(world.cgroup().path());
         world.kill_agent()?;
         let portway = world.bpf_root().join("portway");
-        std::fs::rename(portway.join("v1"), portway.join("v2"))?;
-        std::fs::remove_dir(portway.join("v2/learned-1"))?;
+        std::fs::rename(portway.join(ours()), portway.join("v9"))?;
+        std::fs::remove_dir(portway.join("v9/learned-1"))?;
         world.start_agent(&[])?;
         watch.finish()?;
-        assert_eq!(names(&portway)?, ["v1"]);
+        assert_eq!(names(&portway)?, [ours()]);
         let mut client = world.node_client()?;
         for to in WEB {
             assert_eq!(client.tcp(to)?.unwrap().name, "a");
@@ -328,13 +334,17 @@ fn cleanup_takes_every_version_and_what_is_half_taken_over() -> Result<()> {
         world.start_agent(&[])?;
         world.kill_agent()?;
         let portway = world.bpf_root().join("portway");
-        std::fs::rename(portway.join("v1"), portway.join("v2"))?;
-        std::fs::rename(portway.join("v2/maps/pw_sock"), portway.join("v2/maps/pw_sock_old"))?;
-        std::fs::create_dir_all(portway.join("v1/learned-1"))?;
-        std::fs::create_dir_all(portway.join("v1/links"))?;
-        std::fs::rename(portway.join("v2/links/connect4"), portway.join("v1/links/connect4"))?;
+        std::fs::rename(portway.join(ours()), portway.join("v9"))?;
+        std::fs::rename(portway.join("v9/maps/pw_sock"), portway.join("v9/maps/pw_sock_old"))?;
+        std::fs::create_dir_all(portway.join(ours()).join("learned-1"))?;
+        std::fs::create_dir_all(portway.join(ours()).join("links"))?;
+        std::fs::rename(portway.join("v9/links/connect4"), portway.join(ours()).join("links/connect4"))?;
         let done = world.portway(&["cleanup", "--yes"])?;
-        assert!(done.contains("detached v1/connect4") && done.contains("unpinned v2/pw_sock_old"), "{done}");
+        assert!(
+            done.contains(&format!("detached {}/connect4", ours()))
+                && done.contains("unpinned v9/pw_sock_old"),
+            "{done}"
+        );
         assert_eq!(attached(world.cgroup().path())?, []);
         assert!(!portway.exists());
         assert!(world.portway(&["cleanup", "--yes"])?.contains("nothing to clean up"));

@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Map, MapData, MapError};
+use portway_agent::maps::{PodMapId, pod_pin_path};
 use portway_datapath::IpcacheValue;
 
 use super::Node;
-
-const PATH: &str = "portway/v1/maps/pw_ipcache";
 
 /// `pw_ipcache` of a node, asked as the programs ask it: by address. For any thread, also with the agent down.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct Ipcache {
 
 impl Ipcache {
     pub fn open(bpf_root: &Path) -> Result<Self> {
-        let path = bpf_root.join(PATH);
+        let path = pod_pin_path(bpf_root, PodMapId::Ipcache);
         let map = MapData::from_pin(&path).with_context(|| format!("open {}", path.display()))?;
         Ok(Self { trie: LpmTrie::try_from(Map::LpmTrie(map)).context("use it as a trie")? })
     }
