@@ -137,7 +137,10 @@ impl Node {
     /// Starts the agent with the pod network and does not wait.
     pub fn spawn_agent(&mut self, routing: Routing, flags: &[&str]) -> Result<()> {
         let conf = format!("--write-cni-conf-when-ready={}", self.conf_path().display());
-        let mut all = vec!["--enable-pod-network=true", "--ipam=kubernetes", &conf];
+        let mut all = vec!["--enable-pod-network=true", &conf];
+        if !flags.iter().any(|flag| flag.starts_with("--ipam=")) {
+            all.push("--ipam=kubernetes");
+        }
         all.extend(routing.flags());
         all.extend(flags);
         self.agent = Some(Agent::spawn(&self.places(), &all)?);
