@@ -1,4 +1,4 @@
-use portway_datapath::{Addr, Family, NumericIdentity};
+use portway_datapath::{Addr, Family, NumericIdentity, Scope};
 use serde_json::Value;
 
 use super::decode::{self, Kind};
@@ -72,14 +72,33 @@ fn pod_uid(metadata: Option<&raw::CiliumMetadata<'_>>) -> Uid {
     Uid::new(pod.and_then(|pod| pod.uid.as_deref()).unwrap_or(""))
 }
 
-/// A number of an identity; unknown where it is none.
+/// A number of an identity; unknown where it is none, and where it is one that no endpoint has: an object must not make a
+/// pod of the host.
 pub(super) fn identity(field: &str, number: Option<i64>, refusals: &mut Refusals<'_>) -> NumericIdentity {
     let Some(number) = number else { return NumericIdentity::UNKNOWN };
     let identity = u32::try_from(number).ok().map(NumericIdentity::new);
-    identity.unwrap_or_else(|| {
-        refusals.push(field, &number.to_string(), "is no number of 32 bits; the endpoint has no identity");
+    identity.filter(|identity| is_endpoints(*identity)).unwrap_or_else(|| {
+        let why = "is no number that an endpoint's identity has; the endpoint has no identity";
+        refusals.push(field, &number.to_string(), why);
         NumericIdentity::UNKNOWN
     })
+}
+
+/// Whether an object may say of an endpoint that it has this identity. Nodes and the world are no endpoints, and what only
+/// one node has a number for means something else, or nothing, here.
+fn is_endpoints(identity: NumericIdentity) -> bool {
+    match identity.scope() {
+        Scope::WellKnown | Scope::UserReserved | Scope::Cluster => true,
+        Scope::Reserved => matches!(
+            identity,
+            NumericIdentity::UNKNOWN
+                | NumericIdentity::UNMANAGED
+                | NumericIdentity::HEALTH
+                | NumericIdentity::INIT
+                | NumericIdentity::INGRESS
+        ),
+        Scope::Local | Scope::RemoteNode | Scope::Invalid => false,
+    }
 }
 
 /// The first address of each family, and the node's; `field` is the path of `raw`.
@@ -164,6 +183,25 @@ mod tests {
         let Object::CiliumEndpoint(endpoint) = &decoded.objects[0] else { panic!("{decoded:?}") };
         assert_eq!((endpoint.identity, endpoint.is_ready), (NumericIdentity::UNKNOWN, false));
         assert_eq!(endpoint.addresses.iter().count(), 0);
+    }
+
+    #[test]
+    fn no_object_makes_a_pod_of_the_host_or_of_the_world() {
+        let told = |id: u32| {
+            let decoded = read(&format!(
+                r#"{{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {{"name": "a"}},
+                "status": {{"identity": {{"id": {id}}}}}}}"#
+            ));
+            let Object::CiliumEndpoint(endpoint) = &decoded.objects[0] else { panic!("{decoded:?}") };
+            let fields: Vec<_> = decoded.rejects.iter().map(|reject| reject.field.clone()).collect();
+            (endpoint.identity.get(), fields)
+        };
+        for id in [1, 2, 6, 7, 9, 10, 11, 12, 99, 0x0100_0000, 0x0100_0001, 0x0200_0001, u32::MAX] {
+            assert_eq!(told(id), (0, vec!["status.identity.id".to_owned()]), "{id}");
+        }
+        for id in [0, 3, 4, 5, 8, 100, 128, 256, 0x00ff_ffff] {
+            assert_eq!(told(id), (id, vec![]), "{id}");
+        }
     }
 
     #[test]

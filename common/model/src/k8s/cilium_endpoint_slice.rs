@@ -89,7 +89,8 @@ mod tests {
             "namespace": "shop", "endpoints": [
                 {"name": "web-0", "id": 4711, "networking": {"addressing": [{"ipv4": "10.0.1.2"}], "node": "192.0.2.1"}},
                 {"name": "", "id": 4711}, null, 7,
-                {"name": "web-1", "id": 4712, "networking": {"addressing": [9, {"ipv6": "fd00::2"}]}}]}"#;
+                {"name": "web-1", "id": 4712, "networking": {"addressing": [9, {"ipv6": "fd00::2"}]}},
+                {"name": "web-2", "id": 1, "networking": {"addressing": [{"ipv4": "10.0.1.3"}]}}]}"#;
         let decoded = decode(text.as_bytes(), Format::Json, &mut Names::default()).unwrap();
         let Object::CiliumEndpointSlice(slice) = &decoded.objects[0] else { panic!("{decoded:?}") };
         let endpoints = slice.endpoints.iter().map(|endpoint| {
@@ -97,13 +98,21 @@ mod tests {
             (&*endpoint.name, endpoint.identity.get(), addresses.join(" "))
         });
         let endpoints: Vec<_> = endpoints.collect();
-        let expected =
-            [("shop/web-0", 4711, "10.0.1.2".to_owned()), ("shop/web-1", 4712, "fd00::2".to_owned())];
+        let expected = [
+            ("shop/web-0", 4711, "10.0.1.2".to_owned()),
+            ("shop/web-1", 4712, "fd00::2".to_owned()),
+            ("shop/web-2", 0, "10.0.1.3".to_owned()),
+        ];
         assert_eq!((&*slice.name, endpoints.as_slice()), ("ces-x", expected.as_slice()));
         let mut fields: Vec<_> = decoded.rejects.iter().map(|reject| reject.field.as_str()).collect();
         fields.sort_unstable();
-        let expected =
-            ["endpoints[1].name", "endpoints[2]", "endpoints[3]", "endpoints[4].networking.addressing[0]"];
+        let expected = [
+            "endpoints[1].name",
+            "endpoints[2]",
+            "endpoints[3]",
+            "endpoints[4].networking.addressing[0]",
+            "endpoints[5].id",
+        ];
         assert_eq!(fields, expected);
     }
 }

@@ -71,17 +71,18 @@ fn label(entry: &str, value: &str, names: &mut Names) -> Label {
     Label { source: names.get(&source), key: names.get(&key), value: names.get(&value) }
 }
 
-/// Decimal without leading zeros, so that a number has one name, and of a range that may be in the cluster's objects.
+/// Decimal without leading zeros, so that a number has one name, and of a range that may be in the cluster's objects: no
+/// object gives a reserved number other labels.
 fn number(name: &str, refusals: &mut Refusals<'_>) -> Option<NumericIdentity> {
-    let largest = NumericIdentity::WIRE_LAST;
+    let (first, last) = (NumericIdentity::CLUSTER_FIRST, NumericIdentity::WIRE_LAST);
     let number = name.parse().ok().filter(|number: &u32| number.to_string() == name);
-    match number.filter(|number| (1..=largest).contains(number)) {
+    match number.filter(|number| (first..=last).contains(number)) {
         Some(number) => Some(NumericIdentity::new(number)),
         None => {
             refusals.push(
                 "metadata.name",
                 name,
-                format!("is no number of an identity: it may be 1 to {largest}, in decimal"),
+                format!("is no number of an identity: it may be {first} to {last}, in decimal"),
             );
             None
         }
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_names_no_identity() {
-        for name in ["0", "007", "16777216", "4294967297", "1.5", "x"] {
+        for name in ["0", "1", "2", "255", "0256", "16777216", "4294967297", "1.5", "x"] {
             let decoded = read(&named(name, r#"{"k8s:app": "web"}"#));
             let fields: Vec<_> = decoded.rejects.iter().map(|reject| reject.field.as_str()).collect();
             assert_eq!((decoded.objects.len(), fields), (0, vec!["metadata.name"]), "{name}");
