@@ -254,6 +254,11 @@ fn what_another_layout_version_runs_is_replaced_where_it_is_wanted_and_ended_els
         std::fs::rename(pin.path(), other.join(pin.file_name()))?;
     }
     let second = node.programs()?;
+    // A pod's link that settled under the other version is linked, too: no filter goes behind its link.
+    let changes = node
+        .namespace
+        .run(|| Ok(second.attach(nix::net::if_::if_nametoindex("pwpod")?, "pwpod", Side::Pod)?))?;
+    ensure!(changes.iter().all(|change| matches!(change, InterfaceChange::Replaced { .. })), "{changes:?}");
     let changes = node.attach(&second, "pwpod")?;
     ensure!(changes.iter().all(|change| matches!(change, InterfaceChange::Replaced { .. })), "{changes:?}");
     ensure!(second.retire_other_versions()? == ["v0"]);

@@ -13,8 +13,9 @@ impl Endpoints {
     /// Lets links settle while nobody asks for anything. How many did.
     pub(super) fn settle(&self) -> usize {
         let mut settled = 0;
+        let mut refused = 0;
         for endpoint in self.list().into_iter().filter(can_settle) {
-            if settled == AT_ONCE || !self.is_quiet() {
+            if settled + refused == AT_ONCE || !self.is_quiet() {
                 break;
             }
             let Some(_claim) = self.try_claim(&endpoint.attachment) else { continue };
@@ -27,7 +28,7 @@ impl Endpoints {
                 Err(error) => {
                     let pod = endpoint.name();
                     tracing::warn!(endpoint = endpoint.id, pod, %error, "the programs of a link cannot be moved");
-                    break;
+                    refused += 1;
                 }
             }
         }
@@ -36,7 +37,11 @@ impl Endpoints {
 
     fn is_quiet(&self) -> bool {
         let known = self.known();
-        known.serves && known.asked.is_none_or(|asked| asked.elapsed() >= QUIET)
+        // Of other plugins' links none settles, and so nothing ends their hooks (`NodeNetwork::OWN_LINKS`).
+        known.serves
+            && !self.shared.settings.is_chained
+            && known.busy.is_empty()
+            && known.asked.is_none_or(|asked| asked.elapsed() >= QUIET)
     }
 }
 

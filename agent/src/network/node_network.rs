@@ -89,7 +89,10 @@ mod tests {
         let words = node_network(&config, &network, Some(7));
         assert!(words.is(NodeNetwork::TUNNEL) && words.is(NodeNetwork::MASQUERADE_V4));
         assert!(!words.is(NodeNetwork::MASQUERADE_V6) && words.is(NodeNetwork::SERVICES));
-        assert!(words.is(NodeNetwork::VERIFY_SOURCE));
+        assert!(words.is(NodeNetwork::VERIFY_SOURCE) && words.is(NodeNetwork::OWN_LINKS));
+        let mut chained = network.clone();
+        chained.chaining = Chaining::GenericVeth;
+        assert!(!node_network(&config, &chained, Some(7)).is(NodeNetwork::OWN_LINKS));
         assert_eq!((words.tunnel_ifindex(), words.tunnel_port()), (7, 8472));
         assert_eq!(words.nat_ports, 32_768 | 65_535 << 32);
         assert_eq!(words.tcp_timeouts, 8_000 | 60 << 32);

@@ -1,6 +1,6 @@
 use crate::{Addr, Port, ServiceIndex};
 
-/// Key of `pw_conntrack` and `pw_conntrack_new`: a flow as the endpoint of this node that takes part in it sees it.
+/// Key of `pw_conntrack` and `pw_ct_new`: a flow as the endpoint of this node that takes part in it sees it.
 ///
 /// Without a direction: both directions of a packet stream find the same entry, and the value says who began
 /// ([`FlowValue::FROM_PEER`]). A flow between two pods of one node has two entries, one for each. The peer of a flow to a
@@ -59,7 +59,7 @@ const fn round(hash: u64, a: u32, b: u32) -> u64 {
     hash ^ hash >> 32
 }
 
-/// Value of `pw_conntrack` and `pw_conntrack_new`. Made whole, changed in place, never replaced.
+/// Value of `pw_conntrack` and `pw_ct_new`. Made whole, changed in place, never replaced.
 ///
 /// `seen_*` have one writer each most of the time (packets of one direction of one flow are handled by one CPU); what a
 /// race between two loses is a bit that the next packet sets again, or a count.

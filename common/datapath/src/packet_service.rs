@@ -174,12 +174,24 @@ fn touch_plain<T: PacketTables>(tables: &T, key: &FlowKey, flow: T::Flow, sighti
     }
 }
 
+/// Whether the connection that a pod has with who sent this packet, from the port that the packet is for, leaves from another
+/// one. Then the packet is late news of whom that port was; an entry of it would have the pod's own packets leave from there.
+#[inline(never)]
+fn leaves_from_another_port<T: PacketTables>(tables: &T, tuple: &Tuple) -> bool {
+    match tables.flow(&tuple.flow_of_destination(FlowKey::SERVICE)) {
+        Some(flow) => tables.read_flow(flow).other_local_port.get() != 0,
+        None => false,
+    }
+}
+
 /// A packet that arrives for the pod `tuple.destination`.
 #[inline(never)]
 pub fn incoming<T: PacketTables>(tables: &T, tuple: &Tuple, sighting: &Sighting) -> Incoming {
     let key = tuple.flow_of_destination(FlowKey::PLAIN);
     let Some(flow) = tables.flow(&key) else {
-        let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
+        if !(sighting.is_tcp() && leaves_from_another_port(tables, tuple)) {
+            let _ = conntrack::begin(tables, &key, sighting, &Translated::NOT);
+        }
         return Incoming::Direct;
     };
     let (value, flow) = conntrack::touch(tables, &key, flow, sighting);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! pw_from_pod      tcx ingress of the node's end of a pod's link: what the pod sends
-//! pw_to_pod        tcx egress of the same: what the node's stack sends to the pod
+//! pw_to_pod        egress of the same: what the node's stack sends to the pod
 //! pw_from_device   tcx ingress of a node's device
 //! pw_to_device     tcx egress of the same
 //! pw_from_tunnel   tcx ingress of the tunnel device

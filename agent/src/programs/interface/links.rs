@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::error::ProgramError;
 use super::super::links::open_link;
@@ -57,13 +57,19 @@ fn open_or_take_over(dir: &Path, path: &Path) -> Result<Option<OwnedFd>, Program
     if let Some(link) = open_link(path)? {
         return Ok(Some(link));
     }
+    let Some((link, other)) = of_another_version(dir, path)? else { return Ok(None) };
+    bpf::pin(link.as_fd(), path).map_err(ProgramError::pin("pin a link at", path))?;
+    std::fs::remove_file(&other).map_err(ProgramError::pin("remove", &other))?;
+    Ok(Some(link))
+}
+
+/// The link that another layout version pinned where this one pins at `path`, and its pin.
+fn of_another_version(dir: &Path, path: &Path) -> Result<Option<(OwnedFd, PathBuf)>, ProgramError> {
     let (Some(version), Some(name)) = (dir.parent(), path.file_name()) else { return Ok(None) };
     for other in versions::others(version).map_err(ProgramError::pin("read the directory", version))? {
         let other = versions::interfaces(&other).join(name);
         if let Some(link) = open_link(&other)? {
-            bpf::pin(link.as_fd(), path).map_err(ProgramError::pin("pin a link at", path))?;
-            std::fs::remove_file(&other).map_err(ProgramError::pin("remove", &other))?;
-            return Ok(Some(link));
+            return Ok(Some((link, other)));
         }
     }
     Ok(None)
@@ -96,13 +102,19 @@ pub(super) fn remove(path: &Path) -> Result<(), ProgramError> {
     }
 }
 
-/// Whether a link of ours, of this layout version, is at a hook of an interface.
+/// Whether a link of ours, of any layout version, is at a hook of an interface.
 pub(super) fn is_linked(
     dir: &Path,
     (ifindex, interface): (u32, &str),
     hook: InterfaceHook,
 ) -> Result<bool, ProgramError> {
-    Ok(attached_to(dir, interface)?.iter().any(|at| at.ifindex == ifindex && at.hook == hook))
+    let path = dir.join(pins::name(interface, hook));
+    let link = match open_link(&path)? {
+        Some(link) => Some(link),
+        None => of_another_version(dir, &path)?.map(|(link, _)| link),
+    };
+    let Some(link) = link else { return Ok(false) };
+    Ok(info(link.as_fd(), &path)?.is_some_and(|info| info.ifindex == ifindex))
 }
 
 /// Whether there were any.

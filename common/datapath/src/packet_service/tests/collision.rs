@@ -146,6 +146,8 @@ fn a_direct_connection_that_left_from_another_port_stays_there() {
         tables.forget(&first.asked.flow_of_source(FlowKey::SERVICE));
         let again = Held::dial_to(&tables, direct(), to_pod);
         assert_eq!((again.source_port, again.server), (second.source_port, second.server));
+        // Late news of who had it.
+        assert_eq!(receive(&tables, &direct().reversed(), ACK), Incoming::Direct);
         second.says(&tables, SYN | ACK, ACK);
         // Its half under what it dialled is forgotten too while somebody else has the port.
         let third = Held::hold(&tables, ask(protocol::TCP));
