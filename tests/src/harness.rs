@@ -22,6 +22,7 @@ pub mod fault;
 pub mod fixture;
 pub mod frame;
 pub mod http;
+pub mod identities;
 pub mod lab;
 pub mod manifest;
 pub mod mount;

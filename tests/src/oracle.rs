@@ -8,7 +8,6 @@
 //! It expects objects that the API server would accept. What malformed ones do is the business of `bad_values.rs`.
 
 mod endpoints;
-pub mod identities;
 mod pods;
 pub mod random;
 mod services;

@@ -1,5 +1,6 @@
 //! CiliumEndpoints at a real API server, and the definitions of Portway's kinds.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,10 +41,12 @@ fn wanted(round: u64) -> Wanted {
         namespace: "default".to_owned(),
         pod: "web-0".to_owned(),
         pod_uid: pod_uid(round),
+        // Newer than every object that is there.
+        pod_created: Some(i64::MAX),
         container: format!("c{round}"),
         endpoint_id: 7,
-        addresses: vec!["10.0.1.200".parse().expect("an address")],
-        node: Some("192.0.2.1".parse().expect("an address")),
+        addresses: vec![Ipv4Addr::new(10, 0, 1, 200).into()],
+        node: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
         identity: EndpointIdentity::new(NumericIdentity::new(300), &labels),
     }
 }

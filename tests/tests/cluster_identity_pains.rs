@@ -191,13 +191,13 @@ fn pain_78_while_agents_change_their_label_filter_every_pod_is_somebody() -> Res
         }
         let client = net.control_plane()?.client();
         let number =
-            |name: &str| portway_tests::oracle::identities::Objects::list(client)?.of_pod("default", name);
+            |name: &str| portway_tests::harness::identities::Objects::list(client)?.of_pod("default", name);
         let new = eventually(SOON, "both pods to have the identity of the new filter", || {
             let (near, far) = (number("near")?, number("far")?);
             ensure!(near == far && near != old, "{near} {far}");
             Ok(near)
         })?;
-        let identities = portway_tests::oracle::identities::Objects::list(client)?.identities()?;
+        let identities = portway_tests::harness::identities::Objects::list(client)?.identities()?;
         ensure!(identities.contains_key(&old), "the old identity is gone before its time");
         ensure!(!identities[&new].contains_key("k8s:build"), "{:?}", identities[&new]);
         // Each node learns both pods' new number.

@@ -1,7 +1,7 @@
 //! Garbage collection of identities: what nobody has used for long is marked, and what stays marked for long is deleted.
 //!
 //! The clock is on the object: the annotation [`HEARTBEAT`](super::HEARTBEAT) says since when it is unused, so that a collector that
-//! restarts, or another one, goes on where the last was. Who takes an identity into use removes the mark ([`super::claim`]).
+//! restarts, or another one, goes on where the last was. Who takes an identity into use removes the mark (`claim.rs`).
 //!
 //! The order matters: read the identities, *then* list what uses them (CiliumEndpoints and their slices), then judge, and
 //! write with the version that was read.

@@ -9,7 +9,7 @@ use portway_datapath::Addr;
 
 use super::{ClusterNet, Node};
 use crate::harness::eventually;
-use crate::oracle::identities::Objects;
+use crate::harness::identities::Objects;
 
 /// `reserved:host` and `reserved:remote-node`.
 const HOST: u32 = 1;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::harness::cluster::ApiClient;
+use super::cluster::ApiClient;
 
 /// The default of `cluster-name`.
 const CLUSTER: &str = "default";
