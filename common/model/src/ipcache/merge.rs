@@ -20,7 +20,8 @@ pub struct EntryChange {
     pub replaces: bool,
 }
 
-/// Who tells of addresses. Until all have told everything, what an earlier agent wrote stays.
+/// Who tells of addresses. Until all have told everything, what an earlier agent wrote stays where nobody tells of it, and
+/// where one that has not told everything may know better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// Nodes, their prefixes and this node's own addresses.
@@ -41,7 +42,7 @@ impl Source {
 #[derive(Clone, Copy, Debug)]
 pub struct NodesView<'a> {
     pub reach: &'a Reach,
-    /// This node's addresses on its links.
+    /// This node's addresses on its links: all of them, also without `knows`.
     pub local: &'a BTreeSet<Addr>,
     /// Everything is known: what is not in `reach` is gone.
     pub knows: bool,
@@ -125,15 +126,13 @@ impl Ipcache {
             .filter(|(key, reached)| self.nodes.get(key) != Some(reached))
             .map(|(key, reached)| (key, Some(reached)))
             .collect();
-        let mut dirty = Vec::new();
         let host = |addr: &Addr| (*addr, HOST_BITS);
+        let mut dirty: Vec<Key> = self.local.symmetric_difference(view.local).map(host).collect();
         if view.knows {
             let gone = self.nodes.iter().filter(|(key, _)| !view.reach.ipcache.contains_key(key));
             news.extend(gone.map(|(key, _)| (*key, None)));
-            dirty.extend(self.local.symmetric_difference(view.local).map(host));
             dirty.extend(self.health.symmetric_difference(&view.reach.health).map(host));
         } else {
-            dirty.extend(view.local.difference(&self.local).map(host));
             dirty.extend(view.reach.health.difference(&self.health).map(host));
         }
         let is_here = |reached: Option<&Reached>| {
@@ -158,12 +157,11 @@ impl Ipcache {
                     None => drop(ipcache.nodes.remove(&key)),
                 }
             }
+            ipcache.local.clone_from(view.local);
             if view.knows {
-                ipcache.local.clone_from(view.local);
                 ipcache.health.clone_from(&view.reach.health);
                 ipcache.note_synced(Source::Nodes);
             } else {
-                ipcache.local.extend(view.local);
                 ipcache.health.extend(&view.reach.health);
             }
         })
@@ -207,10 +205,7 @@ impl Ipcache {
             return Vec::new();
         }
         let mut dirty = Vec::new();
-        // Before the last one only what nodes say makes a difference.
-        if source == Source::Nodes || self.missing().all(|missing| missing == source) {
-            self.keys_that_wait(&mut dirty);
-        }
+        self.keys_that_wait(&mut dirty);
         self.change(dirty, |ipcache| ipcache.note_synced(source))
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::*;
-use crate::ipcache::{Options, reach};
+use crate::ipcache::{Options, in_order, reach};
 use crate::k8s::ObjectKind;
 use crate::node::{ClusterNode, ClusterView, Prefix};
 
@@ -68,6 +68,8 @@ fn endpoint(address: &str, identity: u32, node: &str, uid: &str, created: i64) -
 struct Written {
     ipcache: Ipcache,
     table: BTreeMap<Key, IpcacheValue>,
+    /// The table after each single write of a change.
+    steps: Vec<BTreeMap<Key, IpcacheValue>>,
 }
 
 impl Written {
@@ -79,13 +81,14 @@ impl Written {
     fn restarted(tunnel: bool, table: BTreeMap<Key, IpcacheValue>) -> Self {
         let mut ipcache = Ipcache::new(tunnel, false);
         ipcache.restore(table.clone().into_iter().collect());
-        Self { ipcache, table }
+        Self { ipcache, table, ..Self::default() }
     }
 
     fn write(&mut self, changes: impl IntoIterator<Item = EntryChange>) -> usize {
-        let mut number = 0;
-        for EntryChange { key, value, replaces } in changes {
-            number += 1;
+        let changes = in_order(changes);
+        let before = self.table.clone();
+        for EntryChange { key, value, replaces } in &changes {
+            let (key, value, replaces) = (*key, *value, *replaces);
             let held = self.table.get(&key).copied();
             assert_ne!(held, value, "{key:?} is written though it is so");
             assert_eq!(held.is_some(), replaces, "{key:?}");
@@ -93,8 +96,27 @@ impl Written {
                 Some(value) => drop(self.table.insert(key, value)),
                 None => drop(self.table.remove(&key)),
             }
+            self.steps.push(self.table.clone());
         }
-        number
+        self.check_steps(&before, &changes);
+        changes.len()
+    }
+
+    /// After each single write every address finds what it found before them all or what it finds after.
+    fn check_steps(&mut self, before: &BTreeMap<Key, IpcacheValue>, changes: &[EntryChange]) {
+        let found = |table: &BTreeMap<Key, IpcacheValue>, addr: Addr| {
+            let covering = table.iter().filter(|(key, _)| addresses(**key).contains(&addr));
+            covering.max_by_key(|((_, bits), _)| *bits).map(|(_, value)| *value)
+        };
+        let ends = changes.iter().map(|change| addresses(change.key));
+        for addr in ends.flat_map(|ends| [*ends.start(), *ends.end()]) {
+            let may_be = [found(before, addr), found(&self.table, addr)];
+            for step in &self.steps {
+                let found = found(step, addr);
+                assert!(may_be.contains(&found), "{addr}: {found:?} of {may_be:?} by {changes:?}");
+            }
+        }
+        self.steps.clear();
     }
 
     fn nodes(&mut self, reach: &Reach, local: &[&str]) -> usize {
@@ -241,6 +263,20 @@ fn addresses_of_pods_are_never_of_the_world() {
 }
 
 #[test]
+fn an_address_that_leaves_this_node_is_not_this_nodes_any_more_though_nodes_are_not_known() {
+    let mut written = Written::new(true);
+    let none = Reach::default();
+    for (local, identity) in
+        [(BTreeSet::from([addr("192.0.2.1")]), NumericIdentity::HOST), (BTreeSet::new(), UNKNOWN)]
+    {
+        let view = NodesView { reach: &none, local: &local, knows: false };
+        let changes = written.ipcache.set_nodes(view);
+        written.write(changes);
+        assert_eq!(written.found("192.0.2.1"), identity);
+    }
+}
+
+#[test]
 fn over_a_restart_nothing_is_removed_and_no_identity_changes_before_all_have_spoken() {
     let view = cluster(&[node("b", "192.0.2.2", "10.0.2.0/24")]);
     let reach = reach(&view, &options(true, &[]));
@@ -272,6 +308,34 @@ fn over_a_restart_nothing_is_removed_and_no_identity_changes_before_all_have_spo
     assert_eq!(second.ipcache.entries().collect::<BTreeMap<_, _>>(), second.table);
     assert_eq!(second.remove(&pods[0]), 1);
     assert_eq!(second.found("10.0.2.7"), id(309));
+}
+
+#[test]
+fn a_source_that_stays_silent_holds_up_only_what_it_knows_better() {
+    let old = IpcacheValue::new(id(300), None, IpcacheValue::INSIDE | IpcacheValue::PODS);
+    let with = |identity| IpcacheValue { identity, ..old };
+    let table = BTreeMap::from([
+        (key("10.0.2.7/32"), old),
+        // Pods' prefixes were outside, and pods' addresses are nodes' now.
+        (key("10.0.2.0/24"), with(NumericIdentity::WORLD)),
+        (key("192.0.2.2/32"), old),
+        (key("192.0.2.3/32"), with(NumericIdentity::KUBE_APISERVER)),
+    ]);
+    let mut written = Written::restarted(false, table);
+    let view = cluster(&[node("b", "192.0.2.2", "10.0.2.0/24"), node("c", "192.0.2.3", "10.0.3.0/24")]);
+    let found = |written: &Written| {
+        ["10.0.2.7", "10.0.2.8", "192.0.2.2", "192.0.2.3"].map(|address| written.found(address).get())
+    };
+    written.set(&endpoint("10.0.2.7", 301, "192.0.2.2", "a", 1));
+    assert_eq!(found(&written), [300, 2, 300, 7]);
+    written.nodes(&reach(&view, &options(false, &[])), &[]);
+    assert_eq!(found(&written), [300, 0, 6, 7], "an endpoint may be another one's still");
+    written.sync(&[Source::LocalEndpoints, Source::Endpoints]);
+    assert_eq!(found(&written), [301, 0, 6, 7]);
+    written.set(&endpoint("10.0.2.7", 302, "192.0.2.2", "b", 2));
+    assert_eq!(found(&written), [302, 0, 6, 7]);
+    written.sync(&[Source::ApiServer]);
+    assert_eq!(found(&written), [302, 0, 6, 6]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ impl Ipcache {
         let Some(restored) = self.restored(key) else { return told.map(|told| told.value) };
         match told {
             None => Some(IpcacheValue { identity: restored.identity, ..self.way(key, restored) }),
-            // Another source may know better, and so did the earlier agent.
+            // A source that has not told everything may know better, and so did the earlier agent.
             Some(told) if !told.is_certain && restored.identity.is_known() => {
                 Some(IpcacheValue { identity: restored.identity, ..told.value })
             }
@@ -38,10 +38,11 @@ impl Ipcache {
         }
         if let Some(reached) = self.nodes.get(&key) {
             let identity = if reached.of_pods { NumericIdentity::UNKNOWN } else { self.outside(key) };
-            return Some(Told { value: IpcacheValue { identity, ..reached.value }, is_certain: false });
+            let is_certain = self.have_told(&[Source::Nodes]);
+            return Some(Told { value: IpcacheValue { identity, ..reached.value }, is_certain });
         }
-        (WORLD.contains(&key) && self.synced.contains(&Source::Nodes))
-            .then(|| Told { value: IpcacheValue::new(self.world(key), None, 0), is_certain: false })
+        (WORLD.contains(&key) && self.have_told(&[Source::Nodes]))
+            .then(|| Told { value: IpcacheValue::new(self.world(key), None, 0), is_certain: true })
     }
 
     fn told_of_address(&self, key: Key) -> Option<Told> {
@@ -51,18 +52,31 @@ impl Ipcache {
             return Some(Told { is_certain: true, ..self.around(key).with(NumericIdentity::HOST) });
         }
         if node.is_known() {
-            let runs_api_server = self.api_server.contains_key(&addr);
+            // Until it is told where the API server is, it is where it was.
+            let ran_api_server = || {
+                let before = self.restored(key).map(|restored| restored.identity);
+                before == Some(NumericIdentity::KUBE_APISERVER) && !self.have_told(&[Source::ApiServer])
+            };
+            let runs_api_server = self.api_server.contains_key(&addr) || ran_api_server();
             let identity = if runs_api_server { NumericIdentity::KUBE_APISERVER } else { node };
-            return Some(self.around(key).with(identity));
+            let is_certain = self.have_told(&[Source::Nodes]);
+            return Some(Told { is_certain, ..self.around(key).with(identity) });
         }
+        // Nodes go before endpoints, and this node's pods before the others'.
+        let is_certain = self.have_told(&[Source::Nodes, Source::Endpoints, Source::LocalEndpoints]);
         if let Some(owner) = self.endpoints.owner(addr) {
             let value = IpcacheValue { identity: owner.identity, ..self.way_to(key, &owner) };
-            return Some(Told { value, is_certain: owner.source == EndpointSource::Local });
+            return Some(Told { value, is_certain: is_certain || owner.source == EndpointSource::Local });
         }
         if self.health.contains(&addr) {
-            return Some(self.around(key).with(NumericIdentity::HEALTH));
+            return Some(Told { is_certain, ..self.around(key).with(NumericIdentity::HEALTH) });
         }
-        self.api_server.get(&addr).map(|identity| self.around(key).with(*identity))
+        let identity = self.api_server.get(&addr)?;
+        Some(Told { is_certain, ..self.around(key).with(*identity) })
+    }
+
+    fn have_told(&self, sources: &[Source]) -> bool {
+        sources.iter().all(|source| self.synced.contains(source))
     }
 
     /// The way that nodes say of a prefix, without an identity.
@@ -131,7 +145,7 @@ impl Ipcache {
 #[derive(Clone, Copy, Debug)]
 struct Told {
     value: IpcacheValue,
-    /// Nobody knows better, whatever else is to come.
+    /// Nobody knows better, whatever else is to come: those that go before who tells it have told everything.
     is_certain: bool,
 }
 
