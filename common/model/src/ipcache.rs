@@ -13,6 +13,7 @@ mod endpoints;
 mod local;
 mod merge;
 mod objects;
+mod order;
 mod prefixes;
 mod reach;
 
@@ -20,5 +21,6 @@ pub use endpoints::{EndpointAddress, EndpointSource};
 pub use local::{LocalIdentities, api_server_labels, cidr_label};
 pub use merge::{EntryChange, Ipcache, NodesView, Source};
 pub use objects::{AddressNews, AddressObjects};
+pub use order::in_order;
 pub use prefixes::Key;
 pub use reach::{Options, Reach, RemotePrefix, reach};
