@@ -34,6 +34,8 @@ pub struct Reach {
     pub remote: Vec<RemotePrefix>,
     /// Prefixes of this node's pods.
     pub local: Vec<Prefix>,
+    /// Prefixes of pods that there is no way to: they are of nobody that is known, not of the world.
+    pub unreached: Vec<Prefix>,
     /// What of nodes is not used.
     pub rejects: Vec<Reject>,
 }
@@ -63,16 +65,21 @@ pub fn reach(view: &ClusterView, options: &Options) -> Reach {
     for node in nodes {
         let is_this = is_this(node);
         let tunnel = node.address(Family::V4).filter(|_| options.tunnel && !is_this);
+        let flags = if is_this { IpcacheValue::INSIDE } else { IpcacheValue::INSIDE | IpcacheValue::PODS };
         for prefix in node.pod_cidrs.iter().copied().filter(|prefix| options.has(prefix.family())) {
             if let Some(owner) = claims.prefix(prefix, &node.name) {
                 reach.refuse(options.prefixes_of, node, options.prefixes_field(), &prefix.to_string(), format!(
                     "overlaps {} of node {}, which is older and keeps it: give one of them another prefix",
                     owner.prefix, owner.node
                 ));
+                // What of it is not the other node's.
+                if owner.prefix.bits() > prefix.bits() {
+                    reach.add_unreached(prefix, flags);
+                }
                 continue;
             }
             if is_this {
-                reach.add(prefix, nobody(None, IpcacheValue::INSIDE));
+                reach.add(prefix, nobody(None, flags));
                 reach.local.push(prefix);
                 continue;
             }
@@ -86,17 +93,22 @@ pub fn reach(view: &ClusterView, options: &Options) -> Reach {
                         "has no IPv4 address, which the tunnel needs: its pods in {prefix} are not reached"
                     ),
                 );
+                reach.add_unreached(prefix, flags);
                 continue;
             }
-            reach.add(prefix, nobody(tunnel, IpcacheValue::INSIDE | IpcacheValue::PODS));
+            reach.add(prefix, nobody(tunnel, flags));
             let address = node.address(prefix.family());
             reach.remote.push(RemotePrefix { prefix, node: Arc::clone(&node.name), address });
         }
     }
     reach.add_nodes(view, options);
-    let nodes = view.remote.values().chain(&view.this);
-    let health = nodes.flat_map(|node| node.health_addresses()).filter(|addr| options.has(addr.family()));
-    reach.health = health.filter(|_| options.health_endpoints).collect();
+    if options.health_endpoints {
+        let nodes = view.remote.values().chain(&view.this);
+        let health = nodes.flat_map(|node| node.health_addresses().map(move |addr| (addr, &node.name)));
+        // In another node's prefix it is one of that node's pods.
+        let own = health.filter(|(addr, node)| claims.owner(*addr).is_none_or(|owner| owner == *node));
+        reach.health = own.map(|(addr, _)| addr).filter(|addr| options.has(addr.family())).collect();
+    }
     reach.add_bounds();
     reach.remote.sort();
     reach
@@ -120,9 +132,15 @@ impl Options {
 }
 
 impl Reach {
-    /// Prefixes of pods, this node's and the others'.
+    /// Prefixes of pods, this node's and the others', with and without a way to them.
     pub fn pod_prefixes(&self) -> impl Iterator<Item = Prefix> {
-        self.local.iter().copied().chain(self.remote.iter().map(|remote| remote.prefix))
+        let reached = self.local.iter().copied().chain(self.remote.iter().map(|remote| remote.prefix));
+        reached.chain(self.unreached.iter().copied())
+    }
+
+    fn add_unreached(&mut self, prefix: Prefix, flags: u32) {
+        self.ipcache.entry((prefix.addr(), prefix.bits())).or_insert(nobody(None, flags));
+        self.unreached.push(prefix);
     }
 
     fn add(&mut self, prefix: Prefix, value: IpcacheValue) {
@@ -194,6 +212,12 @@ struct Claim {
 }
 
 impl Claims {
+    /// Whose prefix an address is in.
+    fn owner(&self, addr: Addr) -> Option<&Arc<str>> {
+        let (_, claim) = self.by_first.range(..=addr).next_back()?;
+        claim.prefix.contains(addr).then_some(&claim.node)
+    }
+
     /// Gives a prefix to a node, unless another one has a part of it: that claim.
     fn prefix(&mut self, prefix: Prefix, node: &Arc<str>) -> Option<Claim> {
         let around = self.by_first.range(..=prefix.addr()).next_back();

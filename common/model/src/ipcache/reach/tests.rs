@@ -126,6 +126,9 @@ fn of_overlapping_prefixes_the_older_node_keeps_its_own_and_the_other_is_named()
     let refused: Vec<_> = reach.rejects.iter().map(|r| (r.name.as_str(), r.value.as_str())).collect();
     assert_eq!(refused, [("this", "10.0.7.0/25"), ("a", "10.0.0.0/16"), ("c", "10.6.0.128/25")]);
     assert!(reach.rejects[1].to_string().contains("10.0.7.0/24 of node b"), "{}", reach.rejects[1]);
+    // What is left of the prefix around b's is not the world; b's stays b's, also where others wanted a part of it.
+    assert_eq!(reach.unreached, [prefix("10.0.0.0/16")]);
+    assert!(lines(&reach).contains(&"10.0.0.0/16 inside+pods".to_owned()), "{:?}", lines(&reach));
 }
 
 #[test]
@@ -166,6 +169,24 @@ fn a_node_that_the_tunnel_cannot_reach_is_named() {
     let reach = reach(&view(&nodes), &options(true));
     assert_eq!((reach.remote.len(), reach.rejects.len()), (0, 1));
     assert!(reach.rejects[0].reason.contains("fd00:2::/112"), "{}", reach.rejects[0]);
+    // Its pods are of nobody that is known, and not of the world: nor is there a way to them.
+    assert_eq!(lines(&reach), ["2001:db8::2/128 inside+node", "fd00:2::/112 inside+pods"]);
+    assert_eq!(reach.pod_prefixes().collect::<Vec<_>>(), [prefix("fd00:2::/112")]);
+    assert!(reach.health.contains(&addr("fd00:2::1")));
+}
+
+#[test]
+fn a_node_has_no_health_endpoint_in_a_prefix_that_it_does_not_get() {
+    let mut told = ClusterNode::clone(&node("c", 3, &["192.0.2.4"], &["10.7.0.0/24"]));
+    told.health = [addr("10.5.0.9"), addr("fd00::9")].into();
+    let nodes = [
+        node("a", 1, &["192.0.2.2"], &["10.5.0.0/16"]),
+        node("b", 2, &["192.0.2.3"], &["10.5.7.0/24", "10.6.0.0/24"]),
+        Arc::new(told),
+    ];
+    let reach = reach(&view(&nodes), &options(false));
+    // Those of b and c would be addresses of a's pods.
+    assert_eq!(reach.health, [addr("10.5.0.1"), addr("fd00::9")].into());
 }
 
 #[test]
