@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
 use portway_model::ipcache::{
     self as model, AddressNews, AddressObjects, EndpointAddress, EndpointSource, EntryChange, Key,
-    LocalIdentities, NodesView, Reach, Source, api_server_labels,
+    LocalIdentities, NodesView, Reach, Source, api_server_labels, in_order,
 };
 use portway_model::k8s::{Event, Uid};
 use portway_model::labels::Labels;
@@ -157,13 +157,14 @@ impl Ipcache {
         result
     }
 
-    /// A source tells that an endpoint has an address: this node, of its own pods.
+    /// A source tells that an endpoint has an address: this node, of its own pods. `Ok` means that the kernel has it, also
+    /// when it was told before and refused.
     ///
     /// # Errors
     /// As [`Self::set_nodes`].
     pub fn upsert(&self, source: EndpointSource, told: &EndpointAddress) -> Result<(), MapError> {
         let mut state = self.lock();
-        let change = state.model.set_endpoint(source, told);
+        let change = state.model.set_endpoint(source, told).or_else(|| state.refused((told.addr, 128)));
         state.write(change)
     }
 
@@ -281,19 +282,18 @@ impl State {
         numbered.collect()
     }
 
-    /// Everything that can be written is; the first refusal.
+    /// What the kernel refused to make of a key.
+    fn refused(&self, key: Key) -> Option<EntryChange> {
+        let replaces = *self.outstanding.get(&key)?;
+        Some(EntryChange { key, value: self.model.value(key), replaces })
+    }
+
+    /// Everything that can be written is, so that in between an address has what it had or what it will have; the first
+    /// refusal.
     fn write(&mut self, changes: impl IntoIterator<Item = EntryChange>) -> Result<(), MapError> {
         let Some(tables) = self.tables.clone() else { return Ok(()) };
-        let mut gone = Vec::new();
         let mut result = Ok(());
-        // What is new before what goes: in between an address has one of the two.
-        for change in changes {
-            match change.value {
-                Some(_) => result = result.and(self.write_one(&tables, change)),
-                None => gone.push(change),
-            }
-        }
-        for change in gone {
+        for change in in_order(changes) {
             result = result.and(self.write_one(&tables, change));
         }
         result

@@ -325,6 +325,9 @@ fn what_a_full_map_refuses_is_told_and_written_when_there_is_room() -> Result<()
     ensure!(error == Err("pw_ipcache is full at 16 entries".to_owned()), "{error:?}");
     let status = ipcache.status();
     ensure!((status.full, status.outstanding) == (1, 1) && ipcache.is_behind(), "{status:?}");
+    // Whoever tells of it again waits for it: that it is known already is no reason to go on.
+    let again = ipcache.upsert(EndpointSource::Object, &told(room)).map_err(|error| error.to_string());
+    ensure!(again == error, "{again:?}");
     ensure!(ipcache.retry().is_err() && ipcache.is_behind());
     ipcache.remove(EndpointSource::Object, told(0).addr, told(0).uid)?;
     ipcache.retry()?;
