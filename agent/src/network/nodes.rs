@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
     pub(crate) troubles: Troubles,
     /// The MTU of pods, in bytes.
     pub(crate) mtu: u32,
-    /// Nothing was refused at the tunnel device or any other: else the next turn comes soon.
+    /// Nothing was refused at the tunnel device or any other, nor of the table of addresses: else the next turn comes soon.
     pub(crate) is_whole: bool,
 }
 
@@ -119,11 +119,11 @@ impl Nodes {
         Ok(())
     }
 
-    /// Makes everything as the cluster and the machine say. What they do not know yet stays. A device that refuses is told
-    /// among the troubles and holds nothing else up.
+    /// Makes everything as the cluster and the machine say. What they do not know yet stays. A device that refuses, or an
+    /// entry of the table of addresses, is told among the troubles and holds nothing else up.
     ///
     /// # Errors
-    /// The kernel refuses a table; repeating the call goes on from there.
+    /// The kernel refuses another table; repeating the call goes on from there.
     pub(crate) async fn reconcile(
         &mut self,
         view: &ClusterView,
@@ -155,7 +155,11 @@ impl Nodes {
         }
         let mut reach = reach(view, &self.options);
         troubles.rejects.append(&mut reach.rejects);
-        self.write(&reach, machine, &devices, &held, tunnel, knows)?;
+        self.tables.set_network(&node_network(&self.config, &self.network, tunnel))?;
+        if let Err(error) = self.write_addresses(&reach, machine, knows) {
+            refused.push(format!("not every address is known to programs: {error}"));
+        }
+        self.write_devices(&devices, &held, knows)?;
         let by = match self.network.routing {
             Routing::Tunnel { .. } => tunnel.map_or(By::NoTunnel, |ifindex| By::Tunnel { ifindex }),
             Routing::Native { direct_node_routes: true } => By::Nodes,
@@ -210,14 +214,21 @@ impl Nodes {
         }
     }
 
-    /// The tables. Without `knows` what is there and not known stays.
-    fn write(
-        &mut self,
-        reach: &Reach,
-        machine: &Machine,
+    /// Who is where. Everything that can be written is; the last refusal.
+    fn write_addresses(&mut self, reach: &Reach, machine: &Machine, knows: bool) -> Result<(), NodesError> {
+        let mut written = self.ipcache.set_nodes(reach, &own_addresses(machine), knows);
+        if self.ipcache.is_behind() {
+            written = self.ipcache.retry();
+        }
+        self.compare()?;
+        Ok(written?)
+    }
+
+    /// Without `knows` what is there and not known stays.
+    fn write_devices(
+        &self,
         devices: &Devices,
         held: &BTreeMap<u32, DeviceValue>,
-        tunnel: Option<u32>,
         knows: bool,
     ) -> Result<(), NodesError> {
         let mut table = devices.table();
@@ -226,12 +237,6 @@ impl Nodes {
                 table.entry(*index).or_insert(*device);
             }
         }
-        self.tables.set_network(&node_network(&self.config, &self.network, tunnel))?;
-        self.ipcache.set_nodes(reach, &own_addresses(machine), knows)?;
-        if self.ipcache.is_behind() {
-            self.ipcache.retry()?;
-        }
-        self.compare()?;
         self.tables.set_devices(&table)?;
         Ok(())
     }
