@@ -82,6 +82,7 @@ fn nodes(nodes: u32) -> Result<Reach> {
             pod_cidrs: [v4, v6].into(),
             health: Box::default(),
         }))
+            other_addresses: Box::default(),
     };
     let mut view = ClusterView { this: Some(node(0)?), knows_nodes: true, ..ClusterView::default() };
     for n in 1..nodes {

@@ -33,6 +33,7 @@ impl Node {
             name: "node-1".into(),
             created: None,
             addresses: [].into(),
+            other_addresses: Box::default(),
             pod_cidrs: prefixes.iter().map(|text| Prefix::parse(text).unwrap()).collect(),
             health: [].into(),
         };

@@ -148,6 +148,7 @@ mod tests {
             name: "me".into(),
             created: None,
             addresses: Box::default(),
+            other_addresses: Box::default(),
             pod_cidrs: cidrs.iter().map(|text| Prefix::parse(text).unwrap()).collect(),
             health: Box::default(),
         };

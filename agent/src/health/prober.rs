@@ -228,6 +228,7 @@ mod tests {
                 name: (*name).into(),
                 created: None,
                 addresses: [Addr::from(address.parse::<IpAddr>().unwrap())].into(),
+                other_addresses: Box::default(),
                 pod_cidrs: Box::default(),
                 health: Box::default(),
             };

@@ -58,6 +58,7 @@ mod tests {
             name: name.into(),
             created: None,
             addresses: addresses.iter().map(addr).collect(),
+            other_addresses: Box::default(),
             pod_cidrs: pod_cidrs.iter().map(|text| Prefix::parse(text).unwrap()).collect(),
             health: health.iter().map(addr).collect(),
         })

@@ -118,10 +118,12 @@ impl Cluster {
             PodCidrs::Node => node.map(|node| node.pod_cidrs.clone()),
             PodCidrs::CiliumNode => cilium.map(|cilium| cilium.pod_cidrs.clone()),
         };
+        let (reached, others) = reached_at(addresses);
         Some(ClusterNode {
             name: Arc::clone(name),
             created: node.and_then(|node| node.created).or(cilium.and_then(|cilium| cilium.created)),
-            addresses: reached_at(addresses),
+            addresses: reached,
+            other_addresses: others,
             pod_cidrs: pod_cidrs.unwrap_or_default(),
             health: cilium.map(|cilium| cilium.health.clone()).unwrap_or_default(),
         })
@@ -161,22 +163,23 @@ impl Cluster {
     }
 }
 
-/// Of each family the internal addresses, or where there are none the external ones.
-fn reached_at(addresses: &[NodeAddress]) -> Box<[Addr]> {
+/// Of each family the internal addresses, or where there are none the external ones; and the rest.
+fn reached_at(addresses: &[NodeAddress]) -> (Box<[Addr]>, Box<[Addr]>) {
     let of = |family: Family, external: bool| {
         let of_kind =
             move |address: &&NodeAddress| address.external == external && address.addr.family() == family;
         addresses.iter().filter(of_kind).map(|address| address.addr)
     };
     let mut reached = Vec::with_capacity(addresses.len());
+    let mut others = Vec::new();
     for family in [Family::V4, Family::V6] {
         let before = reached.len();
         reached.extend(of(family, false));
-        if reached.len() == before {
-            reached.extend(of(family, true));
-        }
+        let external = of(family, true);
+        if reached.len() == before { reached.extend(external) } else { others.extend(external) }
     }
-    reached.into()
+    others.retain(|addr| !reached.contains(addr));
+    (reached.into(), others.into())
 }
 
 #[cfg(test)]

@@ -139,6 +139,8 @@ pub struct ClusterNode {
     /// Of other nodes those that this one reaches it at: its InternalIPs, or where it has none its ExternalIPs. At least
     /// the first of each family is an address of the node.
     pub addresses: Box<[Addr]>,
+    /// It is at these, too, but is not reached there: ExternalIPs beside InternalIPs.
+    pub other_addresses: Box<[Addr]>,
     /// Where the addresses of its pods are from.
     pub pod_cidrs: Box<[Prefix]>,
     /// Addresses of its health endpoint, where it is told of; else it is the first address of `pod_cidrs`.
@@ -226,6 +228,7 @@ mod tests {
             name: "a".into(),
             created: None,
             addresses: [addr("192.0.2.1")].into(),
+            other_addresses: Box::default(),
             pod_cidrs: [prefix("10.0.1.0/24"), prefix("10.0.2.0/24"), prefix("fd00:1::/112")].into(),
             health: [addr("fd00:1::7")].into(),
         };

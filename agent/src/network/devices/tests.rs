@@ -43,6 +43,7 @@ fn this() -> ClusterNode {
         name: "this".into(),
         created: None,
         addresses: [addr("192.0.2.1"), addr("2001:db8::1")].into(),
+        other_addresses: Box::default(),
         pod_cidrs: Box::default(),
         health: Box::default(),
     }

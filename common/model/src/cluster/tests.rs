@@ -92,9 +92,11 @@ fn a_node_is_reached_at_its_internal_addresses_or_for_lack_of_them_at_the_extern
     let both = r#"{"type": "ExternalIP", "address": "203.0.113.1"}, {"type": "InternalIP", "address": "192.0.2.1"},
                   {"type": "ExternalIP", "address": "2001:db8::1"}"#;
     told.node("b", "", both);
-    let addresses: Vec<_> =
-        told.cluster.view().remote["b"].addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+    let view = told.cluster.view();
+    let texts = |all: &[Addr]| -> Vec<_> { all.iter().map(ToString::to_string).collect() };
+    assert_eq!(texts(&view.remote["b"].addresses), ["192.0.2.1", "2001:db8::1"]);
+    // Who is at the others is known all the same.
+    assert_eq!(texts(&view.remote["b"].other_addresses), ["203.0.113.1"]);
 }
 
 #[test]

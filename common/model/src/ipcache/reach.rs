@@ -147,7 +147,8 @@ impl Reach {
         self.ipcache.insert((prefix.addr(), prefix.bits()), value);
     }
 
-    /// Addresses of nodes, this one's first: nobody else can have them.
+    /// Addresses of nodes, this one's first: nobody else can have them. Of those that nodes are not reached at only who is
+    /// there is said; several nodes may have one of them, behind a translation.
     fn add_nodes(&mut self, view: &ClusterView, options: &Options) {
         let mut owners: BTreeMap<Addr, Arc<str>> = BTreeMap::new();
         let mut remote: Vec<_> = view.remote.values().collect();
@@ -172,6 +173,17 @@ impl Reach {
                         self.add(Prefix::host(addr), IpcacheValue::new(identity, tunnel, flags));
                     }
                 }
+            }
+        }
+        let this = view.this.iter().map(|node| (node, NumericIdentity::HOST));
+        let remote = view.remote.values().map(|node| (node, NumericIdentity::REMOTE_NODE));
+        for (node, identity) in this.chain(remote) {
+            for addr in node.other_addresses.iter().copied().filter(|addr| options.has(addr.family())) {
+                let is_inside = options.native_cidrs.iter().any(|cidr| cidr.contains(addr));
+                let flags = if is_inside { IpcacheValue::INSIDE } else { 0 };
+                let prefix = Prefix::host(addr);
+                let entry = self.ipcache.entry((prefix.addr(), prefix.bits()));
+                entry.or_insert(IpcacheValue::new(identity, None, flags));
             }
         }
     }

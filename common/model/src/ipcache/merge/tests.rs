@@ -28,6 +28,7 @@ fn node(name: &str, address: &str, cidr: &str) -> Arc<ClusterNode> {
         name: name.into(),
         created: Some(1),
         addresses: [addr(address)].into(),
+        other_addresses: Box::default(),
         pod_cidrs: [Prefix::parse(cidr).unwrap()].into(),
         health: Box::default(),
     })

@@ -15,6 +15,7 @@ fn node(name: &str, created: i64, addresses: &[&str], cidrs: &[&str]) -> Arc<Clu
         name: name.into(),
         created: (created != 0).then_some(created),
         addresses: addresses.iter().map(|text| addr(text)).collect(),
+        other_addresses: Box::default(),
         pod_cidrs: cidrs.iter().map(|text| prefix(text)).collect(),
         health: Box::default(),
     })
@@ -161,6 +162,36 @@ fn an_address_has_one_node_and_this_ones_are_nobody_elses() {
     );
     let refused: Vec<_> = reach.rejects.iter().map(|r| (r.name.as_str(), r.value.as_str())).collect();
     assert_eq!(refused, [("a", "192.0.2.1"), ("b", "192.0.2.9")]);
+}
+
+#[test]
+fn at_a_nodes_other_addresses_is_the_node_but_no_way_leads_there() {
+    let with = |node: Arc<ClusterNode>, others: &[&str]| {
+        let others = others.iter().map(|text| addr(text)).collect();
+        Arc::new(ClusterNode { other_addresses: others, ..ClusterNode::clone(&node) })
+    };
+    let nodes = [
+        with(node("this", 1, &["192.0.2.1"], &[]), &["203.0.113.1"]),
+        // Shared behind a translation; and one that another node is reached at, or that is inside.
+        with(node("b", 2, &["192.0.2.2"], &[]), &["203.0.113.1", "203.0.113.2", "192.0.2.1", "10.0.0.9"]),
+    ];
+    let options = Options { native_cidrs: vec![prefix("10.0.0.0/8")], ..options(true) };
+    let reach = reach(&view(&nodes), &options);
+    let identities: Vec<_> =
+        reach.ipcache.iter().map(|((addr, _), value)| (addr.to_string(), value.identity.get())).collect();
+    let expected = [
+        ("10.0.0.0", 0),
+        ("10.0.0.9", 6),
+        ("192.0.2.1", 1),
+        ("192.0.2.2", 6),
+        ("203.0.113.1", 1),
+        ("203.0.113.2", 6),
+    ];
+    assert_eq!(identities, expected.map(|(addr, identity)| (addr.to_owned(), identity)));
+    for line in ["10.0.0.9/32 inside", "192.0.2.1/32 inside", "203.0.113.1/32 ", "203.0.113.2/32 "] {
+        assert!(lines(&reach).contains(&line.to_owned()), "{line}: {:?}", lines(&reach));
+    }
+    assert_eq!(reach.rejects, []);
 }
 
 #[test]
