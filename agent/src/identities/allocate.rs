@@ -166,7 +166,14 @@ impl Allocator {
             Source::Api { right, .. } => {
                 Holding::claim(labels, self.cluster_id, *right, before, &self.observed, self.serial)
             }
-            Source::Alone(alone) => Holding::given(alone.hold(labels, before, &self.observed), self.serial),
+            Source::Alone(alone) => {
+                let number = alone.hold(labels, before, &self.observed);
+                if number.is_none() {
+                    let news = News::Obstacle(holding::EXHAUSTED.to_owned());
+                    self.changes.push_back(Change { labels: labels.clone(), news });
+                }
+                Holding::given(number, self.serial)
+            }
         };
         self.held.insert(labels.clone(), holding);
         self.drive(labels);
@@ -195,6 +202,7 @@ impl Allocator {
             self.changes.retain(|change| change.labels != *labels);
             if let Source::Alone(alone) = &mut self.source {
                 alone.release(labels);
+                self.place_pending();
             }
         }
     }
@@ -231,8 +239,10 @@ impl Allocator {
             self.retry_exhausted();
         }
         if let Source::Alone(alone) = &mut self.source {
-            for labels in alone.observe(event, &self.observed) {
-                self.place_alone(&labels);
+            let concerned = alone.observe(event, &self.observed);
+            concerned.iter().chain(&changed).for_each(|labels| self.place_alone(labels));
+            if matches!(event, Event::Delete(_)) {
+                self.place_pending();
             }
             return;
         }
@@ -281,6 +291,7 @@ impl Allocator {
                 }
                 holding.failures = 0;
                 holding.tell(action, outcome);
+                holding.end(&self.observed.seen(&labels));
             }
             Some((action, Err(error))) => {
                 self.counts.retries += 1;
@@ -316,7 +327,7 @@ impl Allocator {
             | Action::Delete { .. }
             | Action::Confirm { .. }
             | Action::Get { .. } => {
-                holding.is_busy = true;
+                holding.begin();
                 let (request, labels) = (requests.send(labels, action), labels.clone());
                 self.running.push(Box::pin(async move {
                     Done { labels, serial, request: Some((action, request.await)) }
@@ -359,12 +370,19 @@ impl Allocator {
     }
 
     fn place_alone(&mut self, labels: &Labels) {
-        let Source::Alone(alone) = &self.source else { return };
+        let Source::Alone(alone) = &mut self.source else { return };
         let Some(holding) = self.held.get_mut(labels) else { return };
-        let number = alone.get(labels, &self.observed);
+        let number = alone.place(labels, &self.observed);
         if holding.give(number) {
             let news = number.map_or_else(|| News::Obstacle(holding::EXHAUSTED.to_owned()), News::Held);
             self.changes.push_back(Change { labels: labels.clone(), news });
         }
+    }
+
+    /// Without an API server: a number is free again.
+    fn place_pending(&mut self) {
+        let pending = self.held.iter().filter(|(_, holding)| holding.place() == Place::Pending);
+        let pending: Vec<_> = pending.map(|(labels, _)| labels.clone()).collect();
+        pending.iter().for_each(|labels| self.place_alone(labels));
     }
 }

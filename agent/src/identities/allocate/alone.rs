@@ -27,8 +27,10 @@ impl Alone {
         self.numbers.release(labels);
     }
 
-    pub(super) fn get(&self, labels: &Labels, observed: &Identities) -> Option<NumericIdentity> {
-        observed.number_of(labels).or_else(|| self.numbers.get(labels))
+    /// The number of a label set that is held. One that found no free number takes one as soon as there is one.
+    pub(super) fn place(&mut self, labels: &Labels, observed: &Identities) -> Option<NumericIdentity> {
+        let given = self.numbers.get(labels).or_else(|| self.numbers.hold(labels, None));
+        observed.number_of(labels).or(given)
     }
 
     /// Takes note of an identity of the directory that `observed` knows already. Gives the label sets that may have another

@@ -27,6 +27,8 @@ pub(super) struct Holding {
     pub(super) serial: u64,
     /// A request or a pause is under way.
     pub(super) is_busy: bool,
+    /// A watch has told something since the request was sent, which its answer may not know.
+    is_doubted: bool,
     pub(super) is_exhausted: bool,
     /// Requests that failed one after the other.
     pub(super) failures: u32,
@@ -35,6 +37,8 @@ pub(super) struct Holding {
     /// Since when it has no number.
     since: Option<Instant>,
     told: Told,
+    /// Numbers that were found to be another label set's, to be told.
+    lost: Vec<NumericIdentity>,
 }
 
 enum How {
@@ -81,11 +85,13 @@ impl Holding {
             referring: 0,
             serial,
             is_busy: false,
+            is_doubted: false,
             is_exhausted: false,
             failures: 0,
             restored: false,
             since: None,
             told: Told::Nothing,
+            lost: Vec::new(),
         }
     }
 
@@ -119,7 +125,28 @@ impl Holding {
 
     pub(super) fn tell(&mut self, action: Action, outcome: Outcome) {
         if let How::Claim(claim) = &mut self.how {
+            let before = [claim.in_use(), claim.referred()];
             claim.done(action, outcome);
+            // Pods may have it, told or not: from before a restart, or settled and not held yet.
+            for (before, after) in before.into_iter().zip([claim.in_use(), claim.referred()]) {
+                let lost = before.filter(|lost| after.is_none() && !self.lost.contains(lost));
+                self.lost.extend(lost);
+            }
+        }
+    }
+
+    /// A request is sent: its answer is newer than what was told before.
+    pub(super) fn begin(&mut self) {
+        self.is_busy = true;
+        self.is_doubted = false;
+    }
+
+    /// An answer has come: what was told since its request was sent counts where nothing more would be asked.
+    pub(super) fn end(&mut self, seen: &[Seen]) {
+        if let How::Claim(claim) = &mut self.how
+            && std::mem::take(&mut self.is_doubted)
+        {
+            claim.observe(seen);
         }
     }
 
@@ -149,6 +176,7 @@ impl Holding {
             && !self.restored
         {
             claim.observe(seen);
+            self.is_doubted = self.is_busy;
         }
     }
 
@@ -174,16 +202,15 @@ impl Holding {
 
     /// What is to be told of it, once.
     pub(super) fn news(&mut self, action: Action) -> Vec<News> {
-        let How::Claim(claim) = &self.how else { return Vec::new() };
+        let How::Claim(_) = &self.how else { return Vec::new() };
         self.is_exhausted = action == Action::Exhausted;
-        let mut news = Vec::new();
-        if let Told::Held(number) = self.told
-            && claim.in_use() != Some(number)
-            && !matches!(action, Action::Hold { .. })
+        let lost = std::mem::take(&mut self.lost);
+        if let Told::Settled(number) | Told::Held(number) = self.told
+            && lost.contains(&number)
         {
             self.told = Told::Nothing;
-            news.push(News::Lost(number));
         }
+        let mut news: Vec<_> = lost.into_iter().map(News::Lost).collect();
         let (told, more) = match action {
             Action::Refer { number } => (Told::Settled(number), News::Settled(number)),
             Action::Hold { number } => (Told::Held(number), News::Held(number)),

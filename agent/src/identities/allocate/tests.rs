@@ -2,8 +2,13 @@ use futures_util::FutureExt as _;
 use portway_model::identity::{home_of, numbers_from};
 use portway_model::k8s::{CiliumIdentity, ObjectKey, Uid};
 use portway_model::labels::Label;
+use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::*;
+use crate::identities::fake_api::{FakeApi, uid};
+
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn labels(app: &str) -> Labels {
     Labels::new([Label::new("k8s", "app", app)])
@@ -87,4 +92,135 @@ fn that_numbers_come_to_an_end_is_said_before_they_do() {
     assert!(allocator.alarm().is_some_and(|alarm| alarm.starts_with("52224 ")), "{:?}", allocator.alarm());
     allocator.observe(&gone(numbers[0]));
     assert_eq!(allocator.alarm(), None);
+}
+
+#[test]
+fn a_number_of_the_directory_that_means_other_labels_now_is_given_up() {
+    let mut allocator = Allocator::alone(0);
+    let number = NumericIdentity::new(4711);
+    allocator.observe(&identity(number, "web"));
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(number));
+    allocator.observe(&identity(number, "db"));
+    let home = home_of(&labels("web"), 0);
+    assert_eq!(changes(&mut allocator), [(labels("web"), News::Held(home))]);
+    assert_eq!(allocator.hold(&labels("db"), None), Place::Held(number));
+}
+
+#[test]
+fn without_an_api_server_exhaustion_is_told_and_ends_with_the_first_number_that_is_free() {
+    let mut allocator = Allocator::alone(0);
+    let numbers: Vec<_> = numbers_from(NumericIdentity::new(256)).collect();
+    let (mine, others) = numbers.split_last().unwrap();
+    for (n, number) in others.iter().enumerate() {
+        allocator.observe(&identity(*number, &format!("app-{n}")));
+    }
+    let exhausted = |app| (labels(app), News::Obstacle(holding::EXHAUSTED.to_owned()));
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
+    assert_eq!(allocator.hold(&labels("db"), None), Place::Pending);
+    assert_eq!(allocator.hold(&labels("dns"), None), Place::Pending);
+    assert_eq!(changes(&mut allocator), [exhausted("db"), exhausted("dns")]);
+    allocator.release(&labels("web"));
+    assert_eq!(changes(&mut allocator), [(labels("db"), News::Held(*mine))]);
+    allocator.observe(&gone(others[0]));
+    assert_eq!(changes(&mut allocator), [(labels("dns"), News::Held(others[0]))]);
+}
+
+const COLLECTION: &str = "/apis/cilium.io/v2/ciliumidentities";
+const NUMBER: NumericIdentity = NumericIdentity::new(300);
+const OBJECT: &str = "/apis/cilium.io/v2/ciliumidentities/300";
+
+/// As the API server has it.
+fn object(app: &str) -> Value {
+    json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumIdentity",
+        "metadata": {"name": "300", "uid": uid(1), "resourceVersion": "1"},
+        "security-labels": {"k8s:app": app},
+    })
+}
+
+/// What a list is answered.
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// An API server that has these identities, and a claimant.
+async fn claimant(right: Right, listed: &[Value]) -> (FakeApi, Allocator) {
+    let (api, client) = FakeApi::start().await;
+    api.put(COLLECTION, &list(listed));
+    (api, Allocator::from_api(client, right, 0))
+}
+
+/// A read was answered, and the allocator does not know yet.
+async fn answered(api: &FakeApi, allocator: &mut Allocator) {
+    let asked = async {
+        while api.reads() == 0 {
+            assert_eq!(allocator.next().now_or_never(), None);
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asked).await.expect("a read");
+}
+
+async fn next(allocator: &mut Allocator) -> News {
+    timeout(PATIENCE, allocator.next()).await.expect("a change").news
+}
+
+#[tokio::test]
+async fn an_identity_that_the_operator_makes_while_it_is_looked_for_is_taken() {
+    let (api, mut allocator) = claimant(Right::Wait, &[]).await;
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Pending);
+    answered(&api, &mut allocator).await;
+    api.put(COLLECTION, &list(&[object("web")]));
+    allocator.observe(&identity(NUMBER, "web"));
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+}
+
+#[tokio::test]
+async fn an_identity_that_goes_while_it_is_read_is_made_again() {
+    let (api, mut allocator) = claimant(Right::Create, &[]).await;
+    api.put(OBJECT, &object("web"));
+    allocator.hold(&labels("web"), Some(NUMBER));
+    allocator.set_synced();
+    answered(&api, &mut allocator).await;
+    allocator.observe(&identity(NUMBER, "web"));
+    api.take(OBJECT);
+    allocator.observe(&gone(NUMBER));
+    let made = async {
+        while api.get(OBJECT).is_none() {
+            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
+        }
+    };
+    timeout(PATIENCE, made).await.expect("an identity");
+}
+
+#[tokio::test]
+async fn a_number_from_before_a_restart_that_others_have_now_is_lost() {
+    let (api, mut allocator) = claimant(Right::Create, &[]).await;
+    api.put(OBJECT, &object("db"));
+    allocator.hold(&labels("web"), Some(NUMBER));
+    allocator.set_synced();
+    assert_eq!(next(&mut allocator).await, News::Lost(NUMBER));
+    assert_eq!(allocator.place(&labels("web")), Some(Place::Pending));
+}
+
+#[tokio::test]
+async fn a_number_from_before_a_restart_that_cannot_be_made_again_is_lost() {
+    let (api, mut allocator) = claimant(Right::Create, &[]).await;
+    allocator.hold(&labels("web"), Some(NUMBER));
+    allocator.set_synced();
+    answered(&api, &mut allocator).await;
+    api.put(OBJECT, &object("db"));
+    assert_eq!(next(&mut allocator).await, News::Lost(NUMBER));
+}
+
+#[tokio::test]
+async fn a_number_that_has_settled_and_turns_out_to_be_others_is_lost() {
+    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
+    allocator.hold(&labels("web"), None);
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    api.put(OBJECT, &object("db"));
+    api.put(COLLECTION, &list(&[]));
+    allocator.referred(&labels("web"), NUMBER);
+    assert_eq!(next(&mut allocator).await, News::Lost(NUMBER));
 }

@@ -235,6 +235,11 @@ impl Claim {
         self.in_use
     }
 
+    /// The number that references name. `None` before the first and after it was found to be another label set's.
+    pub fn referred(&self) -> Option<NumericIdentity> {
+        self.referred
+    }
+
     /// The number is known, though its use may have to wait for references.
     pub fn is_settled(&self) -> Option<NumericIdentity> {
         match self.phase {
