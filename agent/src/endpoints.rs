@@ -37,7 +37,7 @@ mod restore;
 mod settle;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};

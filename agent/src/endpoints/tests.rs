@@ -96,6 +96,47 @@ fn identify(endpoints: &Endpoints) {
     });
 }
 
+/// Endpoint 7 of a pod that runs, over a kernel in memory, for tests of who says who the pods are.
+pub(crate) fn of_one_pod(pod: PodName, identity: Option<EndpointIdentity>) -> (TempDir, Endpoints) {
+    let Node { dir, kernel, settings, .. } = Node::new(&["10.0.0.0/24"]);
+    let endpoints = Endpoints::open(dir.path(), settings, Box::new(kernel)).unwrap();
+    let mac = Mac::default();
+    let endpoint = Endpoint {
+        id: 7,
+        attachment: id("c7"),
+        network: "portway".to_owned(),
+        pod,
+        netns: "/run/netns/c7".to_owned(),
+        netns_cookie: 7,
+        link: Link {
+            name: "lxc7".to_owned(),
+            ifindex: 70,
+            node_mac: mac,
+            pod_mac: mac,
+            mtu: 1500,
+            is_chained: false,
+        },
+        addresses: vec!["10.0.0.7".parse().unwrap()],
+        socket_lb: true,
+        identity,
+        created: 1000,
+        state: State::Ready,
+        log: std::collections::VecDeque::new(),
+    };
+    endpoints.known().by_id.insert(7, endpoint);
+    (dir, endpoints)
+}
+
+/// The runtime has ended the pod.
+pub(crate) fn end_the_one_pod(endpoints: &Endpoints) {
+    endpoints.known().by_id.clear();
+}
+
+/// Whether its pod's start waits for nobody else to be told.
+pub(crate) fn is_announced(endpoints: &Endpoints) -> bool {
+    endpoints.known().announced.contains(&7)
+}
+
 fn with_pod(view: &ClusterView, uid: &str, socket_lb: Option<&str>) -> ClusterView {
     let annotations = socket_lb.iter().map(|value| (SOCKET_LB_ANNOTATION.into(), (*value).into())).collect();
     let pod = ClusterPod { uid: uid.into(), namespace: "default".into(), name: uid.into(), annotations };

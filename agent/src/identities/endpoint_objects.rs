@@ -2,7 +2,8 @@
 //!
 //! An object belongs to the pod that owns it, by UID. One that another pod of the same name has left is deleted and a new
 //! one made: an object that were taken over could be hit by the late delete of whoever had it before
-//! (cilium/cilium#27123). One of the same pod, an earlier agent's or Cilium's, is taken over as it is and patched.
+//! (cilium/cilium#27123). Only if it is older than the pod: else the pod is the predecessor, of which the watch has not told
+//! yet that it is gone, and two agents would delete each other's for as long. One of the same pod, an earlier agent's or Cilium's, is taken over as it is and patched.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,6 +27,8 @@ pub struct Wanted {
     pub pod: String,
     /// `metadata.uid` of the pod, as the API server has it.
     pub pod_uid: String,
+    /// Its `metadata.creationTimestamp`, seconds since 1970: who is newer of two pods of a name.
+    pub pod_created: Option<i64>,
     pub container: String,
     pub endpoint_id: u16,
     pub addresses: Vec<IpAddr>,
@@ -162,7 +165,17 @@ impl Wanted {
     }
 
     fn status(&self) -> crd::EndpointStatus {
-        let Self { namespace, pod, pod_uid: _, container, endpoint_id, addresses: _, node, identity } = self;
+        let Self {
+            namespace,
+            pod,
+            pod_uid: _,
+            pod_created: _,
+            container,
+            endpoint_id,
+            addresses: _,
+            node,
+            identity,
+        } = self;
         let address = |family| self.address(family).map(|addr| addr.to_string()).unwrap_or_default();
         let labels = identity.labels();
         let service_account = labels.get(SOURCE_K8S, SERVICE_ACCOUNT).map(ToString::to_string);
@@ -231,7 +244,17 @@ impl Kept for Kind {
             (Goal::Object(wanted), Some(seen)) if seen.pod_uid == Uid::new(&wanted.pod_uid) => {
                 if wanted.is(seen) { Step::Nothing } else { Step::Patch { uid: seen.uid.to_string() } }
             }
-            (Goal::Object(_), Some(seen)) => Step::Delete { uid: seen.uid.to_string() },
+            (Goal::Object(wanted), Some(seen))
+                if seen.pod_uid.is_none() || seen.created <= wanted.pod_created =>
+            {
+                Step::Delete { uid: seen.uid.to_string() }
+            }
+            (Goal::Object(_), Some(seen)) => Step::Wait {
+                reason: format!(
+                    "its CiliumEndpoint is of a newer pod of its name, whose UID is {}",
+                    seen.pod_uid
+                ),
+            },
             (Goal::Gone { pod_uid }, Some(seen)) if seen.pod_uid == *pod_uid => {
                 Step::Delete { uid: seen.uid.to_string() }
             }

@@ -32,8 +32,13 @@ pub(super) enum Who {
     },
     /// Nobody will tell.
     Init,
-    /// Somebody will; what is missing, for people.
-    Unknown(String),
+    /// Somebody will.
+    Unknown {
+        /// The Pod is known, its Namespace is not.
+        has_pod: bool,
+        /// What is missing, for people.
+        reason: String,
+    },
 }
 
 impl Follow {
@@ -103,7 +108,7 @@ impl Follow {
             return if self.has_api_server {
                 let synced =
                     if self.synced.pods { "" } else { ", and not all Pods of this node were read yet" };
-                Who::Unknown(format!("Pod {full_name} is not known{synced}"))
+                Who::Unknown { has_pod: false, reason: format!("Pod {full_name} is not known{synced}") }
             } else {
                 Who::Init
             };
@@ -112,7 +117,8 @@ impl Follow {
         let namespace = match known {
             Some(namespace) => namespace,
             None if self.has_api_server => {
-                return Who::Unknown(format!("Namespace {namespace} is not known"));
+                let reason = format!("Namespace {namespace} is not known");
+                return Who::Unknown { has_pod: true, reason };
             }
             None => Arc::new(Namespace::implied(&Arc::from(namespace.as_str()))),
         };
@@ -197,7 +203,7 @@ mod tests {
         match who {
             Who::Labelled { labels, .. } => labels.get("k8s", "app").map_or("none", |app| app),
             Who::Init => "init",
-            Who::Unknown(_) => "unknown",
+            Who::Unknown { .. } => "unknown",
         }
     }
 
@@ -232,7 +238,8 @@ mod tests {
         assert_eq!(app(&follow.who(&named("web", "u"))), "unknown");
         apply(&mut follow, pod("shop/web", "u", "web"));
         let who = follow.who(&named("web", "u"));
-        assert_eq!(who, Who::Unknown("Namespace shop is not known".to_owned()));
+        let reason = "Namespace shop is not known".to_owned();
+        assert_eq!(who, Who::Unknown { has_pod: true, reason });
         assert_eq!(app(&follow.who(&PodName::default())), "init", "the runtime names no pod");
     }
 

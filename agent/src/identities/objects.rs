@@ -59,6 +59,10 @@ pub(super) enum Step {
     Delete {
         uid: String,
     },
+    /// Somebody else's object is there and stays: it is looked at again when something is told of it, or later.
+    Wait {
+        reason: String,
+    },
 }
 
 /// Something became of an object that is kept.
@@ -102,6 +106,8 @@ struct Entry<K: Kept> {
     seen: Seen<K::Seen>,
     /// A request is under way, or a pause.
     is_busy: bool,
+    /// It is the pause of [`Step::Wait`], which news end.
+    is_waiting: bool,
     /// Something was told of it meanwhile.
     is_doubted: bool,
     /// Since it was last as it shall be.
@@ -111,6 +117,16 @@ struct Entry<K: Kept> {
     told: Option<News>,
     /// What was asked for has been written, and nothing else was asked for since.
     is_written: bool,
+}
+
+impl<K: Kept> Entry<K> {
+    /// The pause's end is another entry's, of the number before.
+    fn end_wait(&mut self, serial: u64) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.is_busy = false;
+            self.serial = serial;
+        }
+    }
 }
 
 enum Seen<S> {
@@ -166,10 +182,14 @@ impl<K: Kept> Objects<K> {
     /// From now on the object shall be so. `presumed`: what is there, as far as anybody has told; the outer `None`:
     /// nobody has, so it is read first.
     pub(super) fn set(&mut self, name: &str, goal: K::Goal, presumed: Option<Option<K::Seen>>) {
+        // What was not taken notice of yet is of what it was to be before.
+        self.changes.retain(|change| change.name != name);
         if let Some(entry) = self.kept.get_mut(name) {
             entry.goal = goal;
             entry.told = None;
             entry.is_written = false;
+            self.serial += 1;
+            entry.end_wait(self.serial);
         } else {
             self.serial += 1;
             let seen = match presumed {
@@ -181,6 +201,7 @@ impl<K: Kept> Objects<K> {
                 goal,
                 seen,
                 is_busy: false,
+                is_waiting: false,
                 is_doubted: false,
                 failures: 0,
                 serial: self.serial,
@@ -195,6 +216,8 @@ impl<K: Kept> Objects<K> {
     /// The object is not what was seen last, as it seems: it is read before anything is written.
     pub(super) fn doubt(&mut self, name: &str) {
         let Some(entry) = self.kept.get_mut(name) else { return };
+        self.serial += 1;
+        entry.end_wait(self.serial);
         if entry.is_busy {
             entry.is_doubted = true;
         } else {
@@ -220,6 +243,9 @@ impl<K: Kept> Objects<K> {
         let Done { name, serial, answer } = done;
         let Some(entry) = self.kept.get_mut(&name).filter(|entry| entry.serial == serial) else { return };
         entry.is_busy = false;
+        if std::mem::take(&mut entry.is_waiting) {
+            entry.seen = Seen::Unknown;
+        }
         if let Some((request, answer)) = answer {
             let (seen, mut problem) = outcome::<K>(request, answer);
             if entry.is_written && problem.is_none() && is_otherwise::<K>(&entry.goal, &seen) {
@@ -231,18 +257,25 @@ impl<K: Kept> Objects<K> {
                 entry.failures = entry.failures.saturating_add(1);
                 // What came too late is looked at anew at once, the first time.
                 if !problem.is_refusal || entry.failures > 1 {
-                    let pause = pause(entry.failures, serial);
-                    entry.is_busy = true;
-                    self.tell(&name, News::Obstacle(problem.text));
-                    self.running.push(Box::pin(async move {
-                        sleep(pause).await;
-                        Done { name, serial, answer: None }
-                    }));
+                    self.pause(&name, problem.text);
                     return;
                 }
             }
         }
         self.drive(&name);
+    }
+
+    /// Looks at it again after a while, and says why.
+    fn pause(&mut self, name: &str, reason: String) {
+        let Some(entry) = self.kept.get_mut(name) else { return };
+        entry.is_busy = true;
+        let (serial, pause) = (entry.serial, pause(entry.failures, entry.serial));
+        self.tell(name, News::Obstacle(reason));
+        let name = name.to_owned();
+        self.running.push(Box::pin(async move {
+            sleep(pause).await;
+            Done { name, serial, answer: None }
+        }));
     }
 
     /// Sends what is due.
@@ -262,6 +295,12 @@ impl<K: Kept> Objects<K> {
                 if is_over {
                     self.kept.remove(name);
                 }
+                return;
+            }
+            Some(Step::Wait { reason }) => {
+                entry.failures = entry.failures.saturating_add(1);
+                entry.is_waiting = true;
+                self.pause(name, reason);
                 return;
             }
             Some(Step::Create) => {

@@ -51,6 +51,8 @@ struct PodIdentity {
     is_new: bool,
     /// What was said of it last.
     obstacle: Option<String>,
+    /// The kernel or the state directory did not take its identity, the last time.
+    is_behind: bool,
 }
 
 /// What other programs of this node see of a pod.
@@ -139,6 +141,7 @@ impl Pods {
         for (_, labels) in over {
             allocator.release(&labels);
         }
+        self.obstacles.retain(|labels, _| allocator.place(labels).is_some());
         follow.tidy();
         turn
     }
@@ -192,8 +195,8 @@ impl Pods {
             // Who has an identity keeps it: the Pod may have left the directory before its endpoint goes.
             Who::Init if known.endpoint.identity.is_none() => Ok(Some(init())),
             Who::Init => Ok(known.endpoint.identity.clone()),
-            Who::Unknown(reason) => {
-                known.pod_is_gone = known.pod.is_some() && follow.synced.pods;
+            Who::Unknown { has_pod, reason } => {
+                known.pod_is_gone = !has_pod && known.pod.is_some() && follow.synced.pods;
                 known.endpoint.identity.clone().map(Some).ok_or(reason)
             }
         };
@@ -202,17 +205,21 @@ impl Pods {
             Ok(None) => {}
             Err(reason) => {
                 self.endpoints.set_obstacle(&known.endpoint, &reason);
+                let said = known.obstacle.take();
                 // Until there is another number the one from before is used.
                 if let Some(identity) = known.endpoint.identity.clone() {
                     turn.failed |= !self.publish(known, identity, now);
                 }
-                if known.obstacle.as_ref() != Some(&reason) {
-                    if reason != CLAIMING {
-                        let reason = format!("its network waits for its identity: {reason}");
-                        turn.troubles.extend(known.pod.clone().map(|pod| Trouble { pod, reason }));
-                    }
-                    known.obstacle = Some(reason);
+                if reason != CLAIMING && said.as_ref() != Some(&reason) {
+                    let reason = match &known.endpoint.identity {
+                        Some(EndpointIdentity { id, .. }) => {
+                            format!("it keeps identity {id} until its labels have a number: {reason}")
+                        }
+                        None => format!("its network waits for its identity: {reason}"),
+                    };
+                    turn.troubles.extend(known.pod.clone().map(|pod| Trouble { pod, reason }));
                 }
+                known.obstacle = Some(reason);
             }
         }
     }
@@ -243,15 +250,17 @@ impl Pods {
             known.published = Some(wanted.clone());
         }
         let before = known.endpoint.identity.as_ref();
-        if before != Some(&wanted.identity) {
-            let reason = match before {
+        if before != Some(&wanted.identity) || known.is_behind {
+            let reason = match before.filter(|before| **before != wanted.identity) {
                 Some(before) => format!(
                     "its labels have changed: identity {} instead of {}",
                     wanted.identity.id, before.id
                 ),
                 None => "its identity is known".to_owned(),
             };
-            match self.endpoints.set_identity(&known.endpoint, &wanted.identity, &reason) {
+            let set = self.endpoints.set_identity(&known.endpoint, &wanted.identity, &reason);
+            known.is_behind = set.is_err();
+            match set {
                 Ok(_) => tracing::info!(
                     endpoint = known.endpoint.id,
                     pod = known.endpoint.name(),
@@ -283,12 +292,15 @@ impl Pods {
         let Some(published) = &known.published else { return };
         // With the Pod its object goes, and would again.
         if known.pod_is_gone {
+            self.endpoints.set_announced(&known.endpoint);
             if let (Some(writes), Some(written)) = (writes, known.written.take()) {
                 writes.remove(&written.namespace, &written.pod, &written.pod_uid);
             }
             return;
         }
-        let (Some(writes), Some(pod), true) = (writes, &known.pod, known.used.is_some()) else {
+        // One without a UID is of a file.
+        let pod = known.pod.as_ref().filter(|pod| !pod.uid.is_empty());
+        let (Some(writes), Some(pod), true) = (writes, pod, known.used.is_some()) else {
             // Of a pod that the API server does not know nobody can be told.
             self.endpoints.set_announced(&known.endpoint);
             return;
@@ -299,6 +311,7 @@ impl Pods {
             namespace: namespace.to_owned(),
             pod: name.to_owned(),
             pod_uid: pod.uid.to_string(),
+            pod_created: pod.created,
             container: known.endpoint.attachment.container.clone(),
             endpoint_id: known.endpoint.id,
             addresses: known.endpoint.addresses.clone(),
@@ -370,6 +383,7 @@ impl Pods {
                 self.endpoints.set_identity(&known.endpoint, &init(), "its number is another label set's")
             {
                 tracing::warn!(pod = known.endpoint.name(), %error, "a pod has a number that is not its own");
+                known.is_behind = true;
             }
         }
     }
@@ -397,6 +411,7 @@ impl PodIdentity {
             referred: None,
             is_new: endpoint.identity.is_none() && !matches!(endpoint.state, State::Restoring | State::Ready),
             obstacle: None,
+            is_behind: false,
         }
     }
 
@@ -442,3 +457,6 @@ fn init() -> EndpointIdentity {
     let labels = Labels::of_reserved(NumericIdentity::INIT).unwrap_or_default();
     EndpointIdentity::new(NumericIdentity::INIT, &labels)
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ fn wanted(pod: u64, number: u32) -> Wanted {
         namespace: "shop".to_owned(),
         pod: "web-0".to_owned(),
         pod_uid: uid(pod),
+        pod_created: Some(1000),
         container: "c1".to_owned(),
         endpoint_id: 211,
         addresses: vec!["10.0.1.200".parse().unwrap(), "fd00::c8".parse().unwrap()],
@@ -179,6 +180,45 @@ async fn a_predecessor_of_the_same_name_is_replaced_and_its_late_delete_hits_not
     assert_eq!(new.api.get(PATH), Some(object));
 }
 
+/// Its own Pod is gone, and the watch of Pods has not told it yet.
+#[tokio::test]
+async fn the_object_of_a_newer_pod_of_the_name_stays_until_it_goes_by_itself() {
+    let mut rig = Rig::start(true).await;
+    rig.objects.set_synced();
+    rig.objects.set(wanted(POD, 300), true);
+    assert_eq!(rig.next().await, News::Kept);
+    rig.told();
+    rig.api.writes();
+    let mut newer = of_pod(OTHER_POD, 301);
+    newer["metadata"]["creationTimestamp"] = json!("1970-01-01T00:16:41Z");
+    rig.api.put(PATH, &newer);
+    let newer = rig.api.get(PATH);
+    rig.told();
+    let News::Obstacle(reason) = rig.next().await else { panic!("an obstacle") };
+    assert!(reason.contains(&uid(OTHER_POD)), "{reason}");
+    rig.rests().await;
+    assert_eq!((rig.api.get(PATH), rig.api.writes()), (newer, Vec::new()));
+    // It was gone first: what waits does not wait for its pause.
+    rig.api.take(PATH);
+    rig.told_gone();
+    assert_eq!(rig.next().await, News::Kept);
+    assert_eq!(rig.api.writes(), [POST]);
+}
+
+#[tokio::test]
+async fn a_pod_that_waits_for_a_newer_one_ends_without_touching_its_object() {
+    let mut rig = Rig::start(false).await;
+    let mut newer = of_pod(OTHER_POD, 301);
+    newer["metadata"]["creationTimestamp"] = json!("1970-01-01T00:16:41Z");
+    rig.api.put(PATH, &newer);
+    rig.objects.set(wanted(POD, 300), false);
+    let News::Obstacle(_) = rig.next().await else { panic!("an obstacle") };
+    rig.objects.remove("shop", "web-0", &uid(POD));
+    assert_eq!(rig.next().await, News::Kept);
+    rig.rests().await;
+    assert_eq!((rig.api.get(PATH).is_some(), rig.api.writes()), (true, Vec::new()));
+}
+
 #[tokio::test]
 async fn an_object_goes_with_its_pod() {
     let mut rig = Rig::start(true).await;
@@ -235,6 +275,19 @@ async fn old_news_of_an_object_makes_no_write() {
     rig.told_of(&old);
     timeout(Duration::from_millis(500), rig.objects.next()).await.ok();
     assert_eq!((rig.api.writes(), rig.api.reads()), (Vec::<String>::new(), 1));
+}
+
+#[tokio::test]
+async fn that_an_object_was_as_it_shall_no_more_be_is_not_told() {
+    let mut rig = Rig::start(true).await;
+    rig.objects.set_synced();
+    rig.objects.set(wanted(POD, 300), true);
+    assert_eq!(rig.next().await, News::Kept);
+    // It is as it shall be, which nobody took notice of before it shall be another one.
+    rig.objects.set(wanted(POD, 300), false);
+    rig.objects.set(wanted(POD, 301), false);
+    assert_eq!(rig.next().await, News::Kept);
+    assert_eq!(rig.api.get(PATH).unwrap()["status"]["identity"]["id"], 301);
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ fn pod(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Opt
         Some(spec) if !in_node_network => host_ports(spec, names, refusals),
         Some(_) | None => Vec::new(),
     };
-    // Of a pod without host ports nothing is used, so nothing of it is refused and a change of it is none.
+    // Of a pod without host ports no address is used, so none of it is refused and a change of it is none.
     let used = !host_ports.is_empty();
     let ips = if used { ips(status, refusals) } else { Box::default() };
     if !ips.is_empty() {
@@ -74,7 +74,10 @@ fn pod(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Opt
     }
     Some(Pod {
         uid: Arc::from(metadata.and_then(|m| m.uid.as_deref()).unwrap_or("")),
-        created: if used { decode::created(metadata, refusals) } else { None },
+        created: match metadata.and_then(|m| m.creation_timestamp.as_deref()) {
+            Some(_) if used => decode::created(metadata, refusals),
+            text => text.and_then(super::time::parse),
+        },
         node: spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty()).map(|node| names.get(node)),
         live: !matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
         ips,

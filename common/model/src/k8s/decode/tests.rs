@@ -159,3 +159,18 @@ fn a_port_with_fields_of_wrong_types_is_read_to_its_end() {
     let no_host_port = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{ports: [{containerPort: []}]}]}\n";
     assert_eq!(fields(&decoded(no_host_port, Format::Yaml)), ["spec.containers[0].ports[0].containerPort"]);
 }
+
+/// By it one of two pods of a name is the newer one, whether it has host ports or not.
+#[test]
+fn when_a_pod_was_made_is_read_of_every_pod_and_refused_of_none_that_has_no_host_port() {
+    let created = |time: &str| {
+        let text = format!(
+            r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "a", "creationTimestamp": "{time}"}}}}"#
+        );
+        let found = decoded(&text, Format::Json);
+        let Object::Pod(pod) = &found.objects[0] else { panic!("no Pod") };
+        (pod.created, found.rejects.len())
+    };
+    assert_eq!(created("1970-01-01T00:00:07Z"), (Some(7), 0));
+    assert_eq!(created("yesterday"), (None, 0));
+}
