@@ -8,13 +8,14 @@
 //! What is said before the maps are there is written when they are. What the kernel refuses is tried again; until then an
 //! address has the entry that it had.
 
+mod compare;
 mod listing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
+use portway_datapath::{Addr, NumericIdentity};
 use portway_model::ipcache::{
     self as model, AddressNews, AddressObjects, EndpointAddress, EndpointSource, EntryChange, Key,
     LocalIdentities, NodesView, Reach, Source, api_server_labels, in_order,
@@ -24,12 +25,15 @@ use portway_model::labels::Labels;
 
 use crate::maps::{MapError, PodTables};
 
+pub use compare::{Comparison, EntryDifference};
 pub use listing::IpcacheEntry;
 
 /// The writer of `pw_ipcache`. Cheap to clone; for any thread.
 #[derive(Clone)]
 pub struct Ipcache {
     state: Arc<Mutex<State>>,
+    /// Held by the one comparison that is under way; taken before `state`.
+    comparing: Arc<Mutex<()>>,
 }
 
 /// How much was written, and what was not.
@@ -51,26 +55,10 @@ pub struct IpcacheStatus {
     pub healed: u64,
     /// Sources that have not told everything yet: nothing is removed.
     pub missing: Vec<Source>,
+    /// Entries of an earlier agent that stay until they have.
+    pub kept: u64,
     /// The API server runs on this node.
     pub api_server_is_here: bool,
-}
-
-/// What a comparison with the kernel found.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    pub differences: Vec<EntryDifference>,
-    /// Why they, or some of them, could not be put right.
-    pub refused: Option<MapError>,
-}
-
-/// An entry that is not as it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryDifference {
-    pub key: Key,
-    pub held: Option<IpcacheValue>,
-    pub wanted: Option<IpcacheValue>,
-    /// The kernel refused it before, and it is tried again.
-    pub is_pending: bool,
 }
 
 struct State {
@@ -83,6 +71,8 @@ struct State {
     tables: Option<PodTables>,
     /// What the kernel refused, and whether it has an entry of the key.
     outstanding: BTreeMap<Key, bool>,
+    /// What was written, or should have been, since the comparison under way began.
+    written: Option<BTreeSet<Key>>,
     status: IpcacheStatus,
 }
 
@@ -97,9 +87,10 @@ impl Ipcache {
             dual_stack,
             tables: None,
             outstanding: BTreeMap::new(),
+            written: None,
             status: IpcacheStatus::default(),
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), comparing: Arc::default() }
     }
 
     /// The maps are there: from now on everything is written. What an earlier agent wrote stays until every source has told
@@ -206,42 +197,6 @@ impl Ipcache {
         state.write(changes)
     }
 
-    /// Compares the kernel's table with what it should be, and with `fix` puts right what differs. About a microsecond an
-    /// entry.
-    ///
-    /// # Errors
-    /// The kernel would not be read.
-    pub fn compare(&self, fix: bool) -> Result<Comparison, MapError> {
-        let mut state = self.lock();
-        let Some(tables) = &state.tables else { return Ok(Comparison::default()) };
-        let found = tables.reader().ipcache_entries()?;
-        let changes = state.model.differences(&found);
-        let held = |key: &Key| {
-            found
-                .binary_search_by_key(key, |(key, _)| *key)
-                .ok()
-                .and_then(|at| found.get(at))
-                .map(|(_, value)| *value)
-        };
-        let differences = changes.iter().map(|change| EntryDifference {
-            key: change.key,
-            held: held(&change.key),
-            wanted: change.value,
-            is_pending: state.outstanding.contains_key(&change.key),
-        });
-        let differences: Vec<_> = differences.collect();
-        let mut refused = None;
-        if fix {
-            let foreign = differences.iter().filter(|difference| !difference.is_pending).count();
-            state.status.healed += foreign as u64;
-            state.status.entries = found.len() as u64;
-            // What it holds of them was seen just now.
-            state.outstanding.clear();
-            refused = state.write(changes).err();
-        }
-        Ok(Comparison { differences, refused })
-    }
-
     /// Identities that only this node knows, with their labels.
     pub fn local_identities(&self) -> Vec<(NumericIdentity, Labels)> {
         let state = self.lock();
@@ -254,6 +209,7 @@ impl Ipcache {
         IpcacheStatus {
             outstanding: state.outstanding.len() as u64,
             missing: state.model.missing().collect(),
+            kept: state.model.kept() as u64,
             api_server_is_here: state.api_server.iter().any(|addr| host(addr) == Some(NumericIdentity::HOST)),
             ..state.status.clone()
         }
@@ -302,6 +258,9 @@ impl State {
     fn write_one(&mut self, tables: &PodTables, change: EntryChange) -> Result<(), MapError> {
         let EntryChange { key, value, replaces } = change;
         let replaces = self.outstanding.remove(&key).unwrap_or(replaces);
+        if let Some(written) = &mut self.written {
+            written.insert(key);
+        }
         let written = tables.change_ipcache(key, value.as_ref());
         let status = &mut self.status;
         match (&written, value, replaces) {

@@ -1,5 +1,8 @@
 //! The agent's table of who is where, at the size of a large cluster, on the kernel's real trie. No agent runs.
 
+#[path = "kernel_ipcache/meanwhile.rs"]
+mod meanwhile;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,10 +82,10 @@ fn nodes(nodes: u32) -> Result<Reach> {
             name: format!("n{n:05}").into(),
             created: Some(1),
             addresses: [node_address(n)].into(),
+            other_addresses: Box::default(),
             pod_cidrs: [v4, v6].into(),
             health: Box::default(),
         }))
-            other_addresses: Box::default(),
     };
     let mut view = ClusterView { this: Some(node(0)?), knows_nodes: true, ..ClusterView::default() };
     for n in 1..nodes {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use portway_datapath::{Addr, IpcacheValue, NumericIdentity, layout};
@@ -6,6 +7,7 @@ use portway_model::labels::Labels;
 use portway_model::node::Prefix;
 use serde::{Deserialize, Serialize};
 
+use super::compare::AT_ONCE;
 use super::{EntryDifference, Ipcache};
 use crate::api::Difference;
 
@@ -76,11 +78,16 @@ fn text_of((addr, bits): Key) -> String {
 }
 
 impl Ipcache {
-    /// Every entry that should be there, in order, with the labels that this table itself knows.
+    /// Every entry that should be there, in order, with the labels that this table itself knows; each as it is when it is
+    /// looked at.
     pub fn list(&self) -> Vec<IpcacheEntry> {
-        let state = self.lock();
-        let local: std::collections::BTreeMap<_, _> = state.local.iter().collect();
-        let entries = state.model.entries().map(|(key, value)| {
+        let (keys, local) = {
+            let state = self.lock();
+            let local: BTreeMap<_, _> =
+                state.local.iter().map(|(number, labels)| (number, labels.clone())).collect();
+            (state.model.keys(), local)
+        };
+        let entries = keys.chunks(AT_ONCE).flat_map(|keys| self.values(keys)).map(|(key, value)| {
             let mut entry = IpcacheEntry::new(key, &value);
             if let Some(labels) = local.get(&value.identity) {
                 entry.labels = labels.iter().map(ToString::to_string).collect();
@@ -88,6 +95,11 @@ impl Ipcache {
             entry
         });
         entries.collect()
+    }
+
+    fn values(&self, keys: &[Key]) -> Vec<(Key, IpcacheValue)> {
+        let state = self.lock();
+        keys.iter().filter_map(|key| Some((*key, state.model.value(*key)?))).collect()
     }
 
     /// Who an address is: the identity of the longest prefix that holds it.
