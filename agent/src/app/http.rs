@@ -212,7 +212,7 @@ async fn status(State(api): State<Arc<Api>>) -> Result<Json<api::Status>, Failur
     if let Some(pods) = api.pods.get() {
         status.maps.extend(pods.maps());
         let shown = pods.status();
-        status.warnings.extend(pods.ipcache_warning());
+        status.warnings.extend(pods.ipcache_warnings());
         status.warnings.extend(shown.cluster_health.iter().flat_map(|health| health.warnings.clone()));
         status.pod_network = Some(shown);
         if let Some(identities) = identities::status(&api).await {

@@ -124,11 +124,9 @@ impl Pods {
     }
 
     /// What is wrong with that table.
-    pub(super) fn ipcache_warning(&self) -> Option<String> {
-        let IpcacheStatus { outstanding, last_error, .. } = self.flows.get()?.ipcache.status();
-        let error = last_error.filter(|_| outstanding > 0)?;
-        let entries = counted(outstanding, "entry", "entries");
-        Some(format!("{entries} of pw_ipcache are not as they should be, and are tried again: {error}"))
+    pub(super) fn ipcache_warnings(&self) -> Vec<String> {
+        let status = self.flows.get().map(|flows| flows.ipcache.status());
+        status.map(|status| ipcache_warnings(&status)).unwrap_or_default()
     }
 
     pub(super) fn status(&self) -> PodNetworkStatus {
@@ -208,11 +206,49 @@ fn connect(endpoints: Arc<OnceLock<Endpoints>>) -> Connect {
     })
 }
 
+fn ipcache_warnings(status: &IpcacheStatus) -> Vec<String> {
+    let IpcacheStatus { outstanding, last_error, missing, kept, .. } = status;
+    let refused = last_error.as_ref().filter(|_| *outstanding > 0).map(|error| {
+        let entries = counted(*outstanding, "entry", "entries");
+        format!("{entries} of pw_ipcache are not as they should be, and are tried again: {error}")
+    });
+    let silent: Vec<_> = missing.iter().map(ToString::to_string).collect();
+    let held = (!silent.is_empty() && *kept > 0).then(|| {
+        let entries = counted(*kept, "entry", "entries");
+        format!(
+            "{entries} of pw_ipcache of the agent before may stay until everything is known of {}",
+            silent.join(", ")
+        )
+    });
+    refused.into_iter().chain(held).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use portway_model::ipcache::Source;
     use portway_model::node::Prefix;
 
     use super::*;
+
+    #[test]
+    fn what_an_agent_before_left_in_the_ipcache_is_a_warning_as_long_as_a_source_is_silent() {
+        let missing = vec![Source::Endpoints, Source::ApiServer];
+        let status = |kept| IpcacheStatus { missing: missing.clone(), kept, ..IpcacheStatus::default() };
+        assert_eq!(ipcache_warnings(&status(0)), Vec::<String>::new());
+        assert_eq!(
+            ipcache_warnings(&status(2)),
+            [
+                "2 entries of pw_ipcache of the agent before may stay until everything is known of CiliumEndpoints, \
+              the API server's addresses"
+            ]
+        );
+        let refused =
+            IpcacheStatus { outstanding: 1, last_error: Some("full".to_owned()), ..IpcacheStatus::default() };
+        assert_eq!(
+            ipcache_warnings(&refused),
+            ["1 entry of pw_ipcache are not as they should be, and are tried again: full"]
+        );
+    }
 
     fn used(prefix: &str, size: u128, used: usize, is_retired: bool) -> PoolUse {
         PoolUse { prefix: Prefix::parse(prefix).unwrap(), size, used, resting: 3, is_retired }

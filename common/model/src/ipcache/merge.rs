@@ -3,6 +3,7 @@
 mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use portway_datapath::{Addr, IpcacheValue, NumericIdentity};
 
@@ -36,6 +37,18 @@ pub enum Source {
 
 impl Source {
     pub const ALL: [Self; 4] = [Self::Nodes, Self::Endpoints, Self::LocalEndpoints, Self::ApiServer];
+}
+
+/// As a status names it.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nodes => "nodes",
+            Self::Endpoints => "CiliumEndpoints",
+            Self::LocalEndpoints => "this node's pods",
+            Self::ApiServer => "the API server's addresses",
+        })
+    }
 }
 
 /// What nodes say.
@@ -212,6 +225,11 @@ impl Ipcache {
     /// Sources that have not told everything yet.
     pub fn missing(&self) -> impl Iterator<Item = Source> {
         Source::ALL.into_iter().filter(|source| !self.synced.contains(source))
+    }
+
+    /// How many entries of an earlier agent are kept until all sources have told everything.
+    pub fn kept(&self) -> usize {
+        self.restored.len()
     }
 
     /// The value that programs find for an address: that of the longest prefix.
