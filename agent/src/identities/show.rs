@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portway_datapath::{NumericIdentity, Scope};
-use portway_model::labels::Labels;
+use portway_model::labels::{Label, Labels, SOURCE_RESERVED};
 use tokio::sync::{mpsc, oneshot};
 
 use super::allocate::{Allocator, Counts};
@@ -33,7 +33,8 @@ pub(super) fn list(
     users: &BTreeMap<NumericIdentity, u64>,
 ) -> Vec<Identity> {
     let reserved = (1..100).map(NumericIdentity::new);
-    let reserved = reserved.filter_map(|number| Some((number, Labels::of_reserved(number)?, false)));
+    let has_api_server = ipcache.status().api_server_is_here;
+    let reserved = reserved.filter_map(|number| Some((number, labels_here(number, has_api_server)?, false)));
     let of_cluster = allocator
         .observed()
         .iter()
@@ -83,6 +84,16 @@ pub(super) fn status(
     }
 }
 
+/// Of a reserved number, on this node: where the API server runs on it, the host is that, too.
+fn labels_here(number: NumericIdentity, has_api_server: bool) -> Option<Labels> {
+    let labels = Labels::of_reserved(number)?;
+    if number != NumericIdentity::HOST || !has_api_server {
+        return Some(labels);
+    }
+    let api_server = Label::new(SOURCE_RESERVED, NumericIdentity::KUBE_APISERVER.reserved_name()?, "");
+    Some(Labels::new(labels.iter().cloned().chain([api_server])))
+}
+
 const fn scope(number: NumericIdentity) -> &'static str {
     match number.scope() {
         Scope::Reserved => "reserved",
@@ -92,5 +103,37 @@ const fn scope(number: NumericIdentity) -> &'static str {
         Scope::Local => "local",
         Scope::RemoteNode => "remote-node",
         Scope::Invalid => "invalid",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use portway_datapath::{Addr, IpcacheValue};
+    use portway_model::ipcache::Reach;
+    use portway_model::k8s::{Event, Format, Names, decode};
+
+    use super::*;
+
+    #[test]
+    fn the_host_has_the_label_of_an_api_server_that_runs_on_it() {
+        let ipcache = Ipcache::new(false, false);
+        let allocator = Allocator::alone(0);
+        let labels_of_host = || {
+            let all = list(&allocator, &ipcache, &BTreeMap::new());
+            all.into_iter().find(|identity| identity.id == 1).unwrap().labels
+        };
+        let slice = r#"{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "a", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "endpoints": [{"addresses": ["192.0.2.1"]}]}"#;
+        let mut decoded = decode(slice.as_bytes(), Format::Json, &mut Names::default()).unwrap();
+        ipcache.apply(&Event::Apply(decoded.objects.remove(0))).unwrap();
+        assert_eq!(labels_of_host(), ["reserved:host"]);
+        let mut reach = Reach::default();
+        let host = IpcacheValue::new(NumericIdentity::HOST, None, IpcacheValue::INSIDE);
+        reach.ipcache.insert((Addr::v4([192, 0, 2, 1]), 128), host);
+        ipcache.set_nodes(&reach, &BTreeSet::new(), true).unwrap();
+        assert_eq!(labels_of_host(), ["reserved:host", "reserved:kube-apiserver"]);
     }
 }
