@@ -372,11 +372,20 @@ impl Allocator {
     fn place_alone(&mut self, labels: &Labels) {
         let Source::Alone(alone) = &mut self.source else { return };
         let Some(holding) = self.held.get_mut(labels) else { return };
+        let before = holding.place();
         let number = alone.place(labels, &self.observed);
-        if holding.give(number) {
-            let news = number.map_or_else(|| News::Obstacle(holding::EXHAUSTED.to_owned()), News::Held);
-            self.changes.push_back(Change { labels: labels.clone(), news });
+        if !holding.give(number) {
+            return;
         }
+        let news = match (number, before) {
+            (Some(number), _) => vec![News::Held(number)],
+            // It is used until there is another one, unless it is another label set's.
+            (None, Place::Held(before)) if self.observed.is_taken(before) => {
+                vec![News::Lost(before), News::Obstacle(holding::EXHAUSTED.to_owned())]
+            }
+            (None, _) => vec![News::Obstacle(holding::EXHAUSTED.to_owned())],
+        };
+        self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
     }
 
     /// Without an API server: a number is free again.

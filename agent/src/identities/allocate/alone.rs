@@ -44,7 +44,9 @@ impl Alone {
                 if let Some(labels) = self.numbers.labels_of(number).cloned()
                     && labels != identity.labels
                 {
-                    self.numbers.renumber(&labels);
+                    if self.numbers.renumber(&labels).is_none() {
+                        self.numbers.release(&labels);
+                    }
                     changed.push(labels);
                 }
                 changed

@@ -125,6 +125,25 @@ fn without_an_api_server_exhaustion_is_told_and_ends_with_the_first_number_that_
     assert_eq!(changes(&mut allocator), [(labels("dns"), News::Held(others[0]))]);
 }
 
+#[test]
+fn a_number_of_the_directory_is_lost_to_other_labels_though_no_other_is_free() {
+    let mut allocator = Allocator::alone(0);
+    let numbers: Vec<_> = numbers_from(NumericIdentity::new(256)).collect();
+    let (mine, others) = numbers.split_last().unwrap();
+    for (n, number) in others.iter().enumerate() {
+        allocator.observe(&identity(*number, &format!("app-{n}")));
+    }
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
+    assert_eq!(allocator.hold(&labels("app-7"), None), Place::Held(others[7]));
+    let lost = |app, number| {
+        [(labels(app), News::Lost(number)), (labels(app), News::Obstacle(holding::EXHAUSTED.to_owned()))]
+    };
+    allocator.observe(&identity(others[7], "db"));
+    assert_eq!(changes(&mut allocator), lost("app-7", others[7]));
+    allocator.observe(&identity(*mine, "db"));
+    assert_eq!(changes(&mut allocator), lost("web", *mine));
+}
+
 const COLLECTION: &str = "/apis/cilium.io/v2/ciliumidentities";
 const NUMBER: NumericIdentity = NumericIdentity::new(300);
 const OBJECT: &str = "/apis/cilium.io/v2/ciliumidentities/300";
