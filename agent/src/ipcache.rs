@@ -104,9 +104,6 @@ impl Ipcache {
         for (key, value) in &found {
             state.local.restore(*key, value.identity);
         }
-        // An API server that was told of already may have had another number.
-        let api_server = state.api_server.clone();
-        drop(state.set_api_server(api_server));
         state.model.restore(found.clone());
         state.tables = Some(tables);
         state.status.entries = found.len() as u64;

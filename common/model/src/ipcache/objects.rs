@@ -40,7 +40,7 @@ pub struct AddressObjects {
 
 impl AddressObjects {
     /// A change of one object. What is new comes first, so that an address that goes from one owner to another is never
-    /// nobody's. O(addresses of the object).
+    /// nobody's. O(n log n) in addresses of the object.
     pub fn apply(&mut self, event: &Event) -> Vec<AddressNews> {
         match event {
             Event::Apply(Object::CiliumEndpoint(endpoint)) => {
@@ -158,11 +158,16 @@ fn told(
 }
 
 fn news(source: EndpointSource, before: &[EndpointAddress], after: &[EndpointAddress]) -> Vec<AddressNews> {
-    let is_new = |told: &&EndpointAddress| !before.contains(told);
-    let has = |told: &EndpointAddress| after.iter().any(|now| (now.addr, now.uid) == (told.addr, told.uid));
-    let told = after.iter().filter(is_new).map(|told| AddressNews::Told(source, *told));
-    let gone = before.iter().filter(|told| !has(told));
-    told.chain(gone.map(|told| AddressNews::Gone(source, told.addr, told.uid))).collect()
+    let (held, stay) = (by_owner(before), by_owner(after));
+    let told = stay.iter().filter(|(owner, told)| held.get(owner) != Some(told));
+    let told = told.map(|(_, told)| AddressNews::Told(source, **told));
+    let gone = held.keys().filter(|owner| !stay.contains_key(owner));
+    told.chain(gone.map(|(addr, uid)| AddressNews::Gone(source, *addr, *uid))).collect()
+}
+
+/// Of what is told of one owner's address twice the last word counts.
+fn by_owner(told: &[EndpointAddress]) -> BTreeMap<(Addr, Uid), &EndpointAddress> {
+    told.iter().map(|told| ((told.addr, told.uid), told)).collect()
 }
 
 #[cfg(test)]
