@@ -129,6 +129,11 @@ impl EndpointObjects {
         }
     }
 
+    /// Those that say that they are on this node, as far as they have been told.
+    pub fn observed(&self) -> impl Iterator<Item = &Arc<k8s::CiliumEndpoint>> {
+        self.observed.values()
+    }
+
     /// All CiliumEndpoints have been told.
     pub fn set_synced(&mut self) {
         self.is_synced = true;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use portway_cni::protocol::PodName;
-use portway_model::k8s::{Event, MIRROR, Namespace, Object, ObjectKey, ObjectKind, Pod};
+use portway_model::k8s::{Event, MIRROR, Namespace, Object, ObjectKey, ObjectKind, Pod, Uid};
 use portway_model::labels::{LabelFilter, Labels, security_labels};
 
 use super::Synced;
@@ -124,6 +124,11 @@ impl Follow {
         };
         let labels = self.labels(&pod, &namespace);
         Who::Labelled { pod, labels }
+    }
+
+    /// Whether a pod is there and runs no more.
+    pub(super) fn has_ended(&self, name: &str, uid: Uid) -> bool {
+        self.pods.get(name).is_some_and(|pod| !pod.live && Uid::new(&pod.uid) == uid)
     }
 
     /// Forgets labels of pods that are gone. O(pods).

@@ -59,6 +59,11 @@ impl NodeObject {
         }
     }
 
+    /// From now on nothing is done to the object.
+    pub fn forget(&mut self) {
+        self.objects.forget(&self.name);
+    }
+
     /// Takes note of a change of the CiliumNode; others and other kinds are passed over.
     pub fn observe(&mut self, event: &Event) {
         let is_as_wanted = match event {

@@ -213,6 +213,12 @@ impl<K: Kept> Objects<K> {
         self.drive(name);
     }
 
+    /// From now on nothing is done to the object.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.changes.retain(|change| change.name != name);
+        self.kept.remove(name);
+    }
+
     /// The object is not what was seen last, as it seems: it is read before anything is written.
     pub(super) fn doubt(&mut self, name: &str) {
         let Some(entry) = self.kept.get_mut(name) else { return };

@@ -30,6 +30,8 @@ pub(super) struct Pods {
     leaving: Vec<(Instant, Labels)>,
     /// Why label sets have no number yet.
     obstacles: BTreeMap<Labels, String>,
+    /// What an earlier agent left of pods that have ended is removed.
+    is_swept: bool,
 }
 
 /// One pod.
@@ -79,7 +81,7 @@ pub(super) struct Turn {
 impl Pods {
     pub(super) fn new(endpoints: Endpoints, ipcache: Ipcache, change_grace: Duration) -> Self {
         let (by_id, leaving, obstacles) = Default::default();
-        Self { endpoints, ipcache, change_grace, by_id, leaving, obstacles }
+        Self { endpoints, ipcache, change_grace, by_id, leaving, obstacles, is_swept: false }
     }
 
     /// Takes note of what became of a label set.
@@ -140,6 +142,9 @@ impl Pods {
         self.leaving = leaving;
         for (_, labels) in over {
             allocator.release(&labels);
+        }
+        if let Some(writes) = writes.as_mut().filter(|_| follow.synced.pods && follow.synced.endpoints) {
+            self.sweep(follow, writes);
         }
         self.obstacles.retain(|labels, _| allocator.place(labels).is_some());
         follow.tidy();
@@ -321,6 +326,20 @@ impl Pods {
         if known.written.as_ref() != Some(&wanted) {
             known.written = Some(wanted.clone());
             writes.set(wanted, known.is_new);
+        }
+    }
+
+    /// Removes the objects of pods that ended while no agent ran. Those of Pods that are gone go with them.
+    fn sweep(&mut self, follow: &Follow, writes: &mut Writes) {
+        if std::mem::replace(&mut self.is_swept, true) {
+            return;
+        }
+        let has_endpoint = |name: &str| self.by_id.values().any(|known| known.endpoint.name() == name);
+        let left = writes.observed().filter(|seen| follow.has_ended(&seen.name, seen.pod_uid));
+        let left: Vec<_> = left.filter(|seen| !has_endpoint(&seen.name)).cloned().collect();
+        for seen in left {
+            let (namespace, name) = seen.name.split_once('/').unwrap_or(("", &seen.name));
+            writes.remove(namespace, name, &seen.pod_uid.to_string());
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use portway_model::identity::Right;
 use portway_model::ipcache::Source;
+use portway_model::k8s::{Event, ObjectKind};
 use portway_model::node::ClusterView;
 use portway_runtime::kubernetes::{Client, EventRecorder, EventType, Regarding};
 use tokio::sync::mpsc;
@@ -40,7 +41,11 @@ pub(super) async fn follow(inputs: Inputs) -> anyhow::Result<()> {
         let due = thread.due();
         tokio::select! {
             news = told.recv() => match news {
-                Some(news) => thread.take(news),
+                Some(news) => {
+                    if !thread.take(news) {
+                        continue;
+                    }
+                }
                 // The owner ended, and with it the agent.
                 None => return pending().await,
             },
@@ -114,10 +119,12 @@ impl Thread {
         })
     }
 
-    fn take(&mut self, told: Told) {
+    /// Whether a pod of this node may be another one by it.
+    fn take(&mut self, told: Told) -> bool {
         let Told { events, synced } = told;
+        let mut is_news = synced != self.follow.synced;
         for event in &events {
-            self.follow.apply(event);
+            is_news |= self.follow.apply(event) | !is_of_endpoints(event);
             self.allocator.observe(event);
             self.census.observe(event);
             if let Some(writes) = &mut self.writes {
@@ -135,14 +142,15 @@ impl Thread {
         if let Some(writes) = self.writes.as_mut().filter(|_| synced.endpoints && !before.endpoints) {
             writes.set_synced();
         }
-        for (is_news, source) in [
+        for (is_synced, source) in [
             (synced.endpoints && !before.endpoints, Source::Endpoints),
             (synced.api_server && !before.api_server, Source::ApiServer),
         ] {
-            if is_news {
+            if is_synced {
                 self.synced(source);
             }
         }
+        is_news
     }
 
     fn see(&mut self, view: &ClusterView) {
@@ -231,6 +239,15 @@ impl Thread {
             }
         }
     }
+}
+
+/// Those of all nodes come here; none of them makes a pod of this node another one.
+fn is_of_endpoints(event: &Event) -> bool {
+    let kind = match event {
+        Event::Apply(object) => object.kind(),
+        Event::Delete(key) => key.kind,
+    };
+    matches!(kind, ObjectKind::CiliumEndpoint | ObjectKind::CiliumEndpointSlice)
 }
 
 async fn next_question(asked: &mut Option<mpsc::Receiver<Question>>) -> Option<Question> {

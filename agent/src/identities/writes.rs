@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portway_datapath::Family;
-use portway_model::k8s::{Event, Node, Object};
+use portway_model::k8s::{CiliumEndpoint, Event, Node, Object, ObjectKind};
 use portway_model::node::ClusterView;
 use portway_runtime::kubernetes::Client;
 
@@ -85,11 +85,18 @@ impl Writes {
 
     /// Takes note of a change of an object.
     pub(super) fn observe(&mut self, event: &Event) {
-        if let Event::Apply(Object::Node(node)) = event
-            && *node.name == *self.node_name
-        {
-            self.object = Some(Arc::clone(node));
-            self.keep_node();
+        match event {
+            Event::Apply(Object::Node(node)) if *node.name == *self.node_name => {
+                self.object = Some(Arc::clone(node));
+                self.keep_node();
+            }
+            // With the Node its object goes; made anew it would go again, for ever.
+            Event::Delete(key) if key.kind == ObjectKind::Node && *key.name == *self.node_name => {
+                (self.object, self.wanted) = (None, None);
+                self.obstacles.remove(&format!("CiliumNode {}", self.node_name));
+                self.node.forget();
+            }
+            Event::Apply(_) | Event::Delete(_) => {}
         }
         self.endpoints.observe(event);
         self.node.observe(event);
@@ -114,6 +121,11 @@ impl Writes {
     pub(super) fn remove(&mut self, namespace: &str, pod: &str, pod_uid: &str) {
         self.obstacles.remove(&format!("{namespace}/{pod}"));
         self.endpoints.remove(namespace, pod, pod_uid);
+    }
+
+    /// CiliumEndpoints that say that they are on this node.
+    pub(super) fn observed(&self) -> impl Iterator<Item = &Arc<CiliumEndpoint>> {
+        self.endpoints.observed()
     }
 
     /// Why objects are not as they should be, for people.
@@ -175,7 +187,7 @@ impl Writes {
             .map(|at| node_object::NodeAddress { is_external: at.external, address: IpAddr::from(at.addr) });
         let wanted = node_object::Wanted {
             name: self.node_name.clone(),
-            node_uid: String::new(),
+            node_uid: node.uid.to_string(),
             addresses: addresses.collect(),
             health: self.health.clone(),
             pod_cidrs: (!self.has_pool).then(|| node.pod_cidrs.to_vec()),
@@ -185,5 +197,54 @@ impl Writes {
             self.wanted = Some(wanted.clone());
             self.node.set(wanted);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use portway_model::k8s::{Format, Names, ObjectKey, decode};
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::{Invocation, load};
+    use crate::identities::fake_api::{FakeApi, uid};
+
+    const PATH: &str = "/apis/cilium.io/v2/ciliumnodes/node-1";
+
+    /// What is to be done is done.
+    async fn settle(writes: &mut Writes) {
+        let ended = tokio::time::timeout(Duration::from_millis(300), writes.next()).await;
+        assert!(ended.is_err(), "no pod's object was tried");
+    }
+
+    #[tokio::test]
+    async fn the_cilium_node_is_owned_by_its_node_and_left_alone_once_that_is_gone() {
+        let (api, client) = FakeApi::start().await;
+        let arguments =
+            ["--source-dir=/m", "--cgroup-root=/c", "--enable-pod-network=true", "--node-name=node-1"];
+        let invocation = Invocation { arguments: arguments.map(Into::into).into(), ..Invocation::default() };
+        let config = load(invocation).unwrap().config;
+        let mut writes = Writes::new(&client, &config, config.pod_network.as_ref().unwrap());
+        let node = |number| {
+            let metadata = json!({"name": "node-1", "uid": uid(number)});
+            let text = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}).to_string();
+            let mut decoded = decode(text.as_bytes(), Format::Json, &mut Names::default()).unwrap();
+            Event::Apply(decoded.objects.remove(0))
+        };
+        let gone = |kind| Event::Delete(ObjectKey { kind, name: "node-1".into(), uid: "".into() });
+        let owner = || api.get(PATH).unwrap()["metadata"]["ownerReferences"][0]["uid"].clone();
+        writes.observe(&node(1));
+        settle(&mut writes).await;
+        assert_eq!(owner(), json!(uid(1)));
+        writes.observe(&gone(ObjectKind::Node));
+        api.take(PATH);
+        writes.observe(&gone(ObjectKind::CiliumNode));
+        settle(&mut writes).await;
+        assert_eq!(api.get(PATH), None);
+        writes.observe(&node(2));
+        settle(&mut writes).await;
+        assert_eq!(owner(), json!(uid(2)));
     }
 }

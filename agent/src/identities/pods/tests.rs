@@ -3,6 +3,7 @@ use portway_model::cluster::{Cluster, PodCidrs};
 use portway_model::identity::Right;
 use portway_model::k8s::{Event, Format, Names, Namespace, Object, ObjectKey, ObjectKind, decode};
 use portway_model::labels::LabelFilter;
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
@@ -12,6 +13,7 @@ use crate::identities::fake_api::{FakeApi, uid};
 
 /// What a turn is made of, with one pod that runs: shop/web, endpoint 7.
 struct Rig {
+    api: FakeApi,
     dir: TempDir,
     endpoints: Endpoints,
     pods: Pods,
@@ -28,7 +30,7 @@ impl Rig {
         let mut follow = Follow::new(LabelFilter::default(), "default".to_owned(), "node-1".into(), true);
         follow.synced.pods = true;
         follow.apply(&Event::Apply(Object::Namespace(Namespace::implied(&"shop".into()).into())));
-        Self { dir, endpoints, pods, follow, allocator, writes: None }
+        Self { api: FakeApi::default(), dir, endpoints, pods, follow, allocator, writes: None }
     }
 
     /// Every label set has a number at once.
@@ -38,12 +40,12 @@ impl Rig {
 
     /// Numbers come from an API server that nobody asks, and objects are written to it.
     async fn with_api() -> Self {
-        let (_, client) = FakeApi::start().await;
+        let (api, client) = FakeApi::start().await;
         let arguments = ["--source-dir=/m", "--cgroup-root=/c", "--enable-pod-network=true"];
         let invocation = Invocation { arguments: arguments.map(Into::into).into(), ..Invocation::default() };
         let config = load(invocation).unwrap().config;
         let writes = Writes::new(&client, &config, config.pod_network.as_ref().unwrap());
-        Self { writes: Some(writes), ..Self::alone(None) }
+        Self { api, writes: Some(writes), ..Self::alone(None) }
     }
 
     /// Other nodes reach this one.
@@ -176,4 +178,36 @@ async fn a_pod_of_a_file_that_has_no_uid_is_not_written_to_the_api_server() {
     rig.turn();
     assert_eq!(rig.pods.by_id[&7].written, None);
     assert!(is_announced(&rig.endpoints));
+}
+
+#[tokio::test]
+async fn the_object_of_a_pod_that_ended_while_no_agent_ran_is_removed() {
+    let mut rig = Rig::with_api().await;
+    rig.reach();
+    let path = |name: &str| format!("/apis/cilium.io/v2/namespaces/shop/ciliumendpoints/{name}");
+    for (name, pod, phase) in [("ended", 0xb1, "Succeeded"), ("runs", 0xb2, "Running")] {
+        let mut endpoint = json!({
+            "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint",
+            "metadata": {"name": name, "namespace": "shop", "ownerReferences": [{"kind": "Pod", "uid": uid(pod)}]},
+            "status": {"networking": {"addressing": [{"ipv4": "10.0.0.9"}], "node": "192.0.2.1"}},
+        });
+        endpoint["metadata"]["uid"] = json!(rig.api.put(&path(name), &endpoint));
+        rig.writes.as_mut().unwrap().observe(&applied(&endpoint));
+        let metadata = json!({"name": name, "namespace": "shop", "uid": uid(pod)});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"nodeName": "node-1"}, "status": {"phase": phase}});
+        rig.follow.apply(&applied(&pod));
+    }
+    rig.turn();
+    rig.follow.synced.endpoints = true;
+    rig.turn();
+    let tried = rig.writes.as_mut().unwrap().next().await;
+    assert_eq!((tried.pod.as_str(), tried.obstacle), ("shop/ended", None));
+    assert_eq!((rig.api.get(&path("ended")), rig.api.get(&path("runs")).is_some()), (None, true));
+    assert_eq!(rig.api.writes(), [format!("DELETE {}", path("ended"))]);
+}
+
+fn applied(object: &serde_json::Value) -> Event {
+    let mut decoded = decode(object.to_string().as_bytes(), Format::Json, &mut Names::default()).unwrap();
+    Event::Apply(decoded.objects.remove(0))
 }

@@ -77,6 +77,7 @@ impl Kind for Node {
         let listed = raw.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
         let node = Self {
             name: names.get(name),
+            uid: metadata.and_then(|m| m.uid.as_deref()).unwrap_or("").into(),
             zone,
             leaving,
             created: decode::created(metadata, refusals),
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn addresses_and_pod_cidrs_that_cannot_be_used_are_named_and_the_rest_lives() {
         let text = r#"{"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": "a", "creationTimestamp": "1970-01-01T00:00:07Z"},
+            "metadata": {"name": "a", "uid": "u", "creationTimestamp": "1970-01-01T00:00:07Z"},
             "spec": {"podCIDR": "10.9.0.0/24",
                      "podCIDRs": ["10.0.1.0/24", "fd00:1::/112", "10.0.1.0", 7, "0.0.0.0/0", "127.0.0.0/8"]},
             "status": {"addresses": [
@@ -188,8 +189,8 @@ mod tests {
         let Object::Node(node) = &decoded.objects[0] else { panic!("{:?}", decoded.objects) };
         let cidrs: Vec<String> = node.pod_cidrs.iter().map(ToString::to_string).collect();
         assert_eq!(
-            (node.created, cidrs),
-            (Some(7), vec!["10.0.1.0/24".to_owned(), "fd00:1::/112".to_owned()])
+            (&*node.uid, node.created, cidrs),
+            ("u", Some(7), vec!["10.0.1.0/24".to_owned(), "fd00:1::/112".to_owned()])
         );
         let addresses: Vec<_> = node.addresses.iter().map(|a| (a.addr.to_string(), a.external)).collect();
         assert_eq!(addresses, [("192.0.2.1".to_owned(), false), ("203.0.113.1".to_owned(), true)]);

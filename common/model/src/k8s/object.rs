@@ -275,6 +275,8 @@ pub struct HostPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub name: Arc<str>,
+    /// "" where it has none.
+    pub uid: Arc<str>,
     /// Label `topology.kubernetes.io/zone`.
     pub zone: Option<Arc<str>>,
     /// It is being deleted, or has the taint `ToBeDeletedByClusterAutoscaler`: load balancers shall send it nothing new.
