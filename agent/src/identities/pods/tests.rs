@@ -201,7 +201,8 @@ async fn the_object_of_a_pod_that_ended_while_no_agent_ran_is_removed() {
     rig.turn();
     rig.follow.synced.endpoints = true;
     rig.turn();
-    let tried = rig.writes.as_mut().unwrap().next().await;
+    let writes = rig.writes.as_mut().unwrap();
+    let tried = tokio::time::timeout(Duration::from_secs(20), writes.next()).await.expect("a request");
     assert_eq!((tried.pod.as_str(), tried.obstacle), ("shop/ended", None));
     assert_eq!((rig.api.get(&path("ended")), rig.api.get(&path("runs")).is_some()), (None, true));
     assert_eq!(rig.api.writes(), [format!("DELETE {}", path("ended"))]);
