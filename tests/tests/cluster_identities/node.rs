@@ -12,7 +12,7 @@ use portway_model::labels::Labels;
 use portway_runtime::kubernetes::{Client, Resource, Watch, WatchEvent, WatchOptions};
 use portway_tests::oracle::random::Random;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::api::{self, IDENTITIES};
 use super::ledger::Ledger;
@@ -65,6 +65,9 @@ impl Node {
     /// `count` pods with one of `sets` each come and go; crashes `crashes` times meanwhile.
     pub(crate) async fn live(&mut self, sets: &[Labels], count: usize, crashes: usize) -> Result<()> {
         let mut crashed = 0;
+        // Its own clock: a wait that begins anew with every event would never end while the collector is busy.
+        let mut step = interval(Duration::from_millis(2));
+        step.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.made < count || !self.pods.is_empty() {
             tokio::select! {
                 change = self.allocator.next() => self.follow(change).await?,
@@ -72,7 +75,7 @@ impl Node {
                     let (_, event) = told.context("the watch ended")?;
                     self.news.take(&event, &mut self.allocator);
                 }
-                () = sleep(Duration::from_millis(2)) => {
+                _ = step.tick() => {
                     self.end_pods().await?;
                     if self.made < count && self.pods.len() < PODS {
                         let labels = self.random.pick(sets).clone();
@@ -152,7 +155,16 @@ impl Node {
                     }
                 }
             }
-            News::Lost(number) => bail!("{}: {labels} lost {number}", self.name),
+            News::Lost(number) => {
+                for pod in pods {
+                    match self.pods[pod].at {
+                        // Before anybody used it: another one comes.
+                        At::Refers(referred) if referred == number => self.pods[pod].at = At::Waits,
+                        At::Uses(used, _) if used == number => bail!("{}: {labels} lost {number}", self.name),
+                        At::Waits | At::Refers(_) | At::Uses(..) => {}
+                    }
+                }
+            }
             News::Obstacle(reason) => bail!("{}: {labels}: {reason}", self.name),
         }
         Ok(())
