@@ -293,7 +293,7 @@ fn cleanup_takes_programs_off_interfaces_and_leaves_no_pin() -> Result<()> {
         node.namespace.run(|| Ok(cleanup(node.root(), node.root(), &node.dir.path().join("socket"))?))?;
     for what in ["detached pwpod-ingress", "detached pwpod-egress", "unpinned pw_conntrack"] {
         let what = what.replacen(' ', &format!(" v{LAYOUT_VERSION}/"), 1);
-        ensure!(done.iter().any(|line| *line == what), "{what} is not in {done:?}");
+        ensure!(done.contains(&what), "{what} is not in {done:?}");
     }
     ensure!(node.running("pwpod")? == NONE);
     ensure!(!node.root().join("portway").exists());
