@@ -66,7 +66,6 @@ fn cluster() -> Result<(Namespace, ControlPlane)> {
 }
 
 #[test]
-#[ignore = "open (issue 6): now and then a client waits for ever; run it with --run-ignored all"]
 fn a_thousand_allocations_by_eight_clients_with_crashes_and_a_collector_agree() -> Result<()> {
     let (namespace, control_plane) = cluster()?;
     let kubeconfig = control_plane.kubeconfig()?;
@@ -88,11 +87,16 @@ fn a_thousand_allocations_by_eight_clients_with_crashes_and_a_collector_agree() 
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let lives = try_join_all(nodes.iter_mut().map(|node| node.live(&sets, ALLOCATIONS / CLIENTS, 3)));
-        tokio::select! {
-            result = lives => result.map(drop)?,
-            result = collect => return result,
-        }
+        let ended = {
+            let lives = try_join_all(nodes.iter_mut().map(|node| node.live(&sets, ALLOCATIONS / CLIENTS, 3)));
+            tokio::select! {
+                result = lives => { result?; true }
+                result = collect => return result,
+                () = tokio::time::sleep(LIMIT / 2) => false,
+            }
+        };
+        let unfinished: Vec<_> = nodes.iter().map(Node::unfinished).collect();
+        ensure!(ended, "it takes too long:\n{}", unfinished.join("\n"));
         println!("{rounds} rounds of garbage collection deleted {deleted} identities");
         Ok((deleted, api::identities(&collector).await?))
     })?;

@@ -95,71 +95,44 @@ impl Node {
     async fn begin_pod(&mut self, labels: Labels) -> Result<()> {
         self.made += 1;
         let name = format!("{}-{}", self.name, self.made);
-        let place = self.allocator.hold(&labels, None);
+        self.allocator.hold(&labels, None);
         self.pods.push(Pod { name, labels, at: At::Waits });
-        let index = self.pods.len() - 1;
-        match place {
-            Place::Pending => Ok(()),
-            Place::Settled(number) => self.refer(index, number).await,
-            Place::Held(number) => {
-                self.refer(index, number).await?;
-                // By then it may have to be read again.
-                if self.allocator.place(&self.pods[index].labels) == Some(Place::Held(number)) {
-                    self.begin_use(index, number);
+        self.bring(self.pods.len() - 1).await
+    }
+
+    /// As an agent does: whatever was told, a pod goes on from where its label set's number is now.
+    async fn bring(&mut self, index: usize) -> Result<()> {
+        loop {
+            let pod = &mut self.pods[index];
+            match (pod.at, self.allocator.place(&pod.labels)) {
+                (At::Uses(used, _), Some(Place::Settled(number) | Place::Held(number))) if used != number => {
+                    bail!("{}: {} moves from {used} to {number}", self.name, pod.labels)
                 }
-                Ok(())
+                (At::Refers(referred), Some(Place::Held(number))) if referred == number => {
+                    let until = Instant::now() + Duration::from_millis(1 + self.random.below(LIFE));
+                    pod.at = At::Uses(number, until);
+                    lock(&self.ledger).begin(&pod.name, &pod.labels, number);
+                }
+                (At::Refers(referred), Some(Place::Settled(number))) if referred == number => return Ok(()),
+                (At::Waits | At::Refers(_), Some(Place::Settled(number) | Place::Held(number))) => {
+                    api::refer(&self.client, &pod.name, number).await?;
+                    pod.at = At::Refers(number);
+                    self.allocator.referred(&pod.labels, number);
+                }
+                (At::Uses(..), _) | (_, Some(Place::Pending) | None) => return Ok(()),
             }
         }
-    }
-
-    async fn refer(&mut self, index: usize, number: NumericIdentity) -> Result<()> {
-        let pod = &mut self.pods[index];
-        api::refer(&self.client, &pod.name, number).await?;
-        pod.at = At::Refers(number);
-        self.allocator.referred(&pod.labels, number);
-        Ok(())
-    }
-
-    fn begin_use(&mut self, index: usize, number: NumericIdentity) {
-        let life = Duration::from_millis(1 + self.random.below(LIFE));
-        let pod = &mut self.pods[index];
-        pod.at = At::Uses(number, Instant::now() + life);
-        lock(&self.ledger).begin(&pod.name, &pod.labels, number);
     }
 
     async fn follow(&mut self, Change { labels, news }: Change) -> Result<()> {
         let pods: Vec<usize> = (0..self.pods.len()).filter(|pod| self.pods[*pod].labels == labels).collect();
         match news {
-            News::Settled(number) => {
-                for pod in pods {
-                    match self.pods[pod].at {
-                        At::Waits => self.refer(pod, number).await?,
-                        At::Refers(before) if before != number => self.refer(pod, number).await?,
-                        At::Refers(_) => {}
-                        At::Uses(before, _) if before == number => {}
-                        At::Uses(before, _) => {
-                            bail!("{}: {labels} moves from {before} to {number}", self.name)
-                        }
-                    }
-                }
-            }
-            News::Held(number) => {
-                for pod in pods {
-                    match self.pods[pod].at {
-                        At::Refers(referred) if referred == number => self.begin_use(pod, number),
-                        At::Waits | At::Refers(_) => {}
-                        At::Uses(before, _) if before == number => {}
-                        At::Uses(before, _) => {
-                            bail!("{}: {labels} moved from {before} to {number}", self.name)
-                        }
-                    }
-                }
-            }
+            News::Settled(_) | News::Held(_) => {}
             News::Lost(number) => {
-                for pod in pods {
-                    match self.pods[pod].at {
+                for pod in &pods {
+                    match self.pods[*pod].at {
                         // Before anybody used it: another one comes.
-                        At::Refers(referred) if referred == number => self.pods[pod].at = At::Waits,
+                        At::Refers(referred) if referred == number => self.pods[*pod].at = At::Waits,
                         At::Uses(used, _) if used == number => bail!("{}: {labels} lost {number}", self.name),
                         At::Waits | At::Refers(_) | At::Uses(..) => {}
                     }
@@ -167,7 +140,27 @@ impl Node {
             }
             News::Obstacle(reason) => bail!("{}: {labels}: {reason}", self.name),
         }
+        for pod in pods {
+            self.bring(pod).await?;
+        }
         Ok(())
+    }
+
+    /// What has not come to an end, for people.
+    pub(crate) fn unfinished(&self) -> String {
+        let pods = self.pods.iter();
+        let lines = pods.map(|pod| {
+            let place = self.allocator.place(&pod.labels);
+            format!(
+                "{}: {} of {} pods; {} {:?}, its labels' number {place:?}",
+                self.name,
+                self.made,
+                self.pods.len(),
+                pod.name,
+                pod.at
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     async fn end_pods(&mut self) -> Result<()> {
