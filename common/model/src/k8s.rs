@@ -34,7 +34,7 @@ mod time;
 mod uid;
 mod yaml;
 
-pub use decode::{Decoded, decode};
+pub use decode::{Decoded, cilium_identity, decode};
 pub use document::{Format, ManifestError};
 pub use manifests::{Change, FileProblem, Manifests, Watched};
 pub use names::Names;

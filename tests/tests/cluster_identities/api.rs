@@ -32,18 +32,8 @@ pub(crate) async fn client(kubeconfig: &Path, name: &str) -> Result<Client> {
 
 pub(crate) async fn identities(client: &Client) -> Result<Vec<CiliumIdentity>> {
     let decoded = decode(&client.get(IDENTITIES).await?, Format::Json, &mut Names::default())?;
-    let identities = decoded.objects.into_iter().filter_map(|object| match object {
-        Object::CiliumIdentity(identity) => Some((*identity).clone()),
-        Object::Service(_)
-        | Object::EndpointSlice(_)
-        | Object::Pod(_)
-        | Object::Namespace(_)
-        | Object::Node(_)
-        | Object::CiliumNode(_)
-        | Object::CiliumEndpoint(_)
-        | Object::CiliumEndpointSlice(_) => None,
-    });
-    Ok(identities.collect())
+    let identities = decoded.objects.into_iter().filter_map(Object::into_identity);
+    Ok(identities.map(|identity| (*identity).clone()).collect())
 }
 
 /// Writes the CiliumEndpoint `name`, whatever is there.

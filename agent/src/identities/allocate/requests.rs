@@ -105,18 +105,8 @@ fn refused(error: RequestError, refusals: &[u16]) -> Result<Outcome, RequestErro
 fn read(text: &[u8]) -> Result<Vec<CiliumIdentity>, RequestError> {
     let decoded = decode(text, Format::Json, &mut Names::default())
         .map_err(|error| RequestError::Answer { url: PATH.to_owned(), problem: error.to_string() })?;
-    let identities = decoded.objects.into_iter().filter_map(|object| match object {
-        Object::CiliumIdentity(identity) => Some((*identity).clone()),
-        Object::Service(_)
-        | Object::EndpointSlice(_)
-        | Object::Pod(_)
-        | Object::Namespace(_)
-        | Object::Node(_)
-        | Object::CiliumNode(_)
-        | Object::CiliumEndpoint(_)
-        | Object::CiliumEndpointSlice(_) => None,
-    });
-    Ok(identities.collect())
+    let identities = decoded.objects.into_iter().filter_map(Object::into_identity);
+    Ok(identities.map(|identity| (*identity).clone()).collect())
 }
 
 fn path(number: NumericIdentity) -> String {

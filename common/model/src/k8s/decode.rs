@@ -95,6 +95,17 @@ pub(super) fn of_the_kind(
     }
 }
 
+/// A CiliumIdentity as the API server writes it; as an element of a list it may lack its kind.
+///
+/// # Errors
+/// What is wrong with it, field by field.
+pub fn cilium_identity(text: &str) -> Result<Arc<CiliumIdentity>, Vec<Reject>> {
+    let mut rejects = Vec::new();
+    let object =
+        of_kind::<CiliumIdentity>(text, CiliumIdentity::API_VERSION, &mut Names::default(), &mut rejects);
+    object.and_then(Object::into_identity).ok_or(rejects)
+}
+
 fn identify<'i>(item: &'i Item<'_>, rejects: &mut Vec<Reject>) -> Option<(&'i str, &'i str)> {
     let Head { kind, api_version } = &item.head;
     let mut refuse = |field: &str, value: &str, reason: &str| {

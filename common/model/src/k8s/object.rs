@@ -89,6 +89,20 @@ impl Object {
         }
     }
 
+    pub fn into_identity(self) -> Option<Arc<CiliumIdentity>> {
+        match self {
+            Self::CiliumIdentity(identity) => Some(identity),
+            Self::Service(_)
+            | Self::EndpointSlice(_)
+            | Self::Pod(_)
+            | Self::Namespace(_)
+            | Self::Node(_)
+            | Self::CiliumNode(_)
+            | Self::CiliumEndpoint(_)
+            | Self::CiliumEndpointSlice(_) => None,
+        }
+    }
+
     /// `namespace/name`; a Node's is its name.
     pub fn name(&self) -> &Arc<str> {
         match self {

@@ -1,0 +1,16 @@
+//! The Portway cluster operator: what agents should not each do for themselves.
+//!
+//! ```text
+//! watches ─► Observed ─► controllers' plans (pure) ─► executor ─► fenced client ─► API server
+//!                ▲                                                                    │
+//!                └────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! One replica leads: it alone plans and writes, and every write is refused by the client unless the lease is held
+//! long enough for its answer. What must be unique is claimed by compare-and-swap all the same.
+
+#![forbid(unsafe_code)]
+
+pub mod controller;
+pub mod observed;
+pub mod write;

@@ -1,0 +1,3 @@
+//! The Portway cluster operator.
+
+fn main() {}

@@ -1,0 +1,154 @@
+//! The cluster as the operator's watches tell it: as much of each object as its controllers need.
+
+mod cilium_endpoint;
+mod cilium_endpoint_slice;
+mod cilium_identity;
+mod cilium_node;
+mod cluster_pool;
+mod meta;
+mod namespace;
+mod node;
+mod pod;
+mod store;
+
+pub use cilium_endpoint::CiliumEndpoint;
+pub use cilium_endpoint_slice::CiliumEndpointSlice;
+pub use cilium_identity::CiliumIdentity;
+pub use cilium_node::CiliumNode;
+pub use cluster_pool::ClusterPool;
+pub use meta::Meta;
+pub use namespace::Namespace;
+pub use node::{Condition, Node, NodeAddress, Taint};
+pub use pod::{Phase, Pod};
+pub use store::{Change, Misfit, Observable, Store};
+
+use portway_runtime::kubernetes::WatchEvent;
+use serde::Serialize;
+
+/// The kinds that the operator reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Kind {
+    Pod,
+    Namespace,
+    Node,
+    CiliumNode,
+    CiliumIdentity,
+    CiliumEndpoint,
+    CiliumEndpointSlice,
+    /// The ConfigMap of that name in the operator's namespace, and no other.
+    ClusterPool,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Pod,
+        Self::Namespace,
+        Self::Node,
+        Self::CiliumNode,
+        Self::CiliumIdentity,
+        Self::CiliumEndpoint,
+        Self::CiliumEndpointSlice,
+        Self::ClusterPool,
+    ];
+
+    /// As `kind:` says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Namespace => "Namespace",
+            Self::Node => "Node",
+            Self::CiliumNode => "CiliumNode",
+            Self::CiliumIdentity => "CiliumIdentity",
+            Self::CiliumEndpoint => "CiliumEndpoint",
+            Self::CiliumEndpointSlice => "CiliumEndpointSlice",
+            Self::ClusterPool => "ConfigMap",
+        }
+    }
+
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Pod | Self::Namespace | Self::Node | Self::ClusterPool => "v1",
+            Self::CiliumNode | Self::CiliumIdentity | Self::CiliumEndpoint => "cilium.io/v2",
+            Self::CiliumEndpointSlice => "cilium.io/v2alpha1",
+        }
+    }
+
+    /// The path of an object, or with an empty name of all that are beside it. `object` is `namespace/name`, or the name.
+    pub fn path(self, object: &str) -> String {
+        let root = match self.api_version() {
+            "v1" => "/api/v1".to_owned(),
+            version => format!("/apis/{version}"),
+        };
+        let plural = match self {
+            Self::Pod => "pods",
+            Self::Namespace => "namespaces",
+            Self::Node => "nodes",
+            Self::CiliumNode => "ciliumnodes",
+            Self::CiliumIdentity => "ciliumidentities",
+            Self::CiliumEndpoint => "ciliumendpoints",
+            Self::CiliumEndpointSlice => "ciliumendpointslices",
+            Self::ClusterPool => "configmaps",
+        };
+        let (namespace, name) = object.split_once('/').unwrap_or(("", object));
+        let namespace = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+        format!("{root}{namespace}/{plural}{name}")
+    }
+}
+
+/// Everything that is known of the cluster.
+#[derive(Debug, Default)]
+pub struct Observed {
+    pub pods: Store<Pod>,
+    pub namespaces: Store<Namespace>,
+    pub nodes: Store<Node>,
+    pub cilium_nodes: Store<CiliumNode>,
+    pub identities: Store<CiliumIdentity>,
+    pub endpoints: Store<CiliumEndpoint>,
+    pub slices: Store<CiliumEndpointSlice>,
+    pub pool: Store<ClusterPool>,
+}
+
+impl Observed {
+    /// Takes what the watch of a kind told.
+    pub fn take(&mut self, kind: Kind, event: WatchEvent) {
+        match kind {
+            Kind::Pod => drop(self.pods.take(event)),
+            Kind::Namespace => drop(self.namespaces.take(event)),
+            Kind::Node => drop(self.nodes.take(event)),
+            Kind::CiliumNode => drop(self.cilium_nodes.take(event)),
+            Kind::CiliumIdentity => drop(self.identities.take(event)),
+            Kind::CiliumEndpoint => drop(self.endpoints.take(event)),
+            Kind::CiliumEndpointSlice => drop(self.slices.take(event)),
+            Kind::ClusterPool => drop(self.pool.take(event)),
+        }
+    }
+
+    /// All objects of the kind were told once.
+    pub const fn is_synced(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Pod => self.pods.is_synced(),
+            Kind::Namespace => self.namespaces.is_synced(),
+            Kind::Node => self.nodes.is_synced(),
+            Kind::CiliumNode => self.cilium_nodes.is_synced(),
+            Kind::CiliumIdentity => self.identities.is_synced(),
+            Kind::CiliumEndpoint => self.endpoints.is_synced(),
+            Kind::CiliumEndpointSlice => self.slices.is_synced(),
+            Kind::ClusterPool => self.pool.is_synced(),
+        }
+    }
+
+    /// The newest version that was told of the kind.
+    pub const fn version(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Pod => self.pods.version(),
+            Kind::Namespace => self.namespaces.version(),
+            Kind::Node => self.nodes.version(),
+            Kind::CiliumNode => self.cilium_nodes.version(),
+            Kind::CiliumIdentity => self.identities.version(),
+            Kind::CiliumEndpoint => self.endpoints.version(),
+            Kind::CiliumEndpointSlice => self.slices.version(),
+            Kind::ClusterPool => self.pool.version(),
+        }
+    }
+}

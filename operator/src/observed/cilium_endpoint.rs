@@ -1,0 +1,54 @@
+use std::sync::Arc;
+
+use portway_model::crd::{CoreCiliumEndpoint, EndpointStatus, OwnerReference};
+use serde::Deserialize;
+
+use super::meta::RawMeta;
+use super::{Meta, Observable};
+
+/// A CiliumEndpoint cilium.io/v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumEndpoint {
+    pub meta: Meta,
+    /// Of the Pod among `metadata.ownerReferences`; "" where there is none.
+    pub pod_uid: Arc<str>,
+    /// What others need of it, as a CiliumEndpointSlice has it.
+    pub core: CoreCiliumEndpoint,
+}
+
+impl Observable for CiliumEndpoint {
+    fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let raw: Raw = serde_json::from_str(text)?;
+        let owner = raw.metadata.owner_references.iter().find(|owner| owner.kind == "Pod");
+        let pod_uid = owner.map_or("", |owner| &owner.uid).into();
+        let meta = Meta::from(raw.metadata.meta);
+        let EndpointStatus { identity, networking, encryption, service_account, .. } = raw.status;
+        let core = CoreCiliumEndpoint {
+            name: meta.name.to_string(),
+            id: identity.map_or(0, |identity| identity.id),
+            networking,
+            encryption,
+            service_account,
+        };
+        Ok(Self { meta, pod_uid, core })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    metadata: RawMetadata,
+    #[serde(default)]
+    status: EndpointStatus,
+}
+
+#[derive(Deserialize)]
+struct RawMetadata {
+    #[serde(flatten)]
+    meta: RawMeta,
+    #[serde(default, rename = "ownerReferences")]
+    owner_references: Vec<OwnerReference>,
+}

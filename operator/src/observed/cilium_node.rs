@@ -1,0 +1,69 @@
+use std::sync::Arc;
+
+use portway_model::crd::{NodeSpec, OwnerReference};
+use serde::Deserialize;
+
+use super::meta::RawMeta;
+use super::{Meta, Observable};
+
+/// A CiliumNode cilium.io/v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CiliumNode {
+    pub meta: Meta,
+    /// `metadata.ownerReferences`.
+    pub owners: Box<[OwnerReference]>,
+    pub spec: NodeSpec,
+    /// `status.ipam.operator-status.error`; "" where there is none.
+    pub error: Arc<str>,
+}
+
+impl Observable for CiliumNode {
+    fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let raw: Raw = serde_json::from_str(text)?;
+        Ok(Self {
+            owners: raw.metadata.owner_references.into(),
+            meta: raw.metadata.meta.into(),
+            spec: raw.spec,
+            error: raw.status.ipam.operator_status.error.into(),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    metadata: RawMetadata,
+    #[serde(default)]
+    spec: NodeSpec,
+    #[serde(default)]
+    status: RawStatus,
+}
+
+#[derive(Deserialize)]
+struct RawMetadata {
+    #[serde(flatten)]
+    meta: RawMeta,
+    #[serde(default, rename = "ownerReferences")]
+    owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawStatus {
+    ipam: RawIpam,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct RawIpam {
+    operator_status: RawOperatorStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawOperatorStatus {
+    error: String,
+}
