@@ -9,6 +9,7 @@ pub mod audit;
 pub mod controllers;
 pub mod crds;
 pub mod identity;
+pub mod roles;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ struct ApiServer {
 }
 
 impl ControlPlane {
-    /// etcd and one API server in `namespace`, ready for requests, with what the agent may do.
+    /// etcd and one API server in `namespace`, ready for requests, with what agent and operator may do.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl ControlPlane {
             dir,
         };
         control_plane.start_api_server()?;
-        for object in identity::agent_role() {
+        for object in roles::roles() {
             control_plane.client.create(&object)?;
         }
         Ok(control_plane)
@@ -112,7 +113,12 @@ impl ControlPlane {
 
     /// As the agent.
     pub fn agent_client(&self) -> Result<ApiClient> {
-        ApiClient::new(&self.namespace, address(FIRST_PORT), &self.identity, identity::AGENT_TOKEN)
+        self.client_with(identity::AGENT_TOKEN)
+    }
+
+    /// As the operator.
+    pub fn operator_client(&self) -> Result<ApiClient> {
+        self.client_with(identity::OPERATOR_TOKEN)
     }
 
     pub fn namespace(&self) -> &Namespace {
@@ -121,7 +127,11 @@ impl ControlPlane {
 
     /// As an administrator, by a client of its own: for another thread.
     pub fn new_client(&self) -> Result<ApiClient> {
-        ApiClient::new(&self.namespace, address(FIRST_PORT), &self.identity, identity::ADMIN_TOKEN)
+        self.client_with(identity::ADMIN_TOKEN)
+    }
+
+    fn client_with(&self, token: &str) -> Result<ApiClient> {
+        ApiClient::new(&self.namespace, address(FIRST_PORT), &self.identity, token)
     }
 
     /// Who is who: certificates, tokens, kubeconfigs.
@@ -141,7 +151,12 @@ impl ControlPlane {
 
     /// The agent's kubeconfig for the first API server.
     pub fn kubeconfig(&self) -> Result<PathBuf> {
-        self.identity.kubeconfig("agent", &self.url())
+        self.kubeconfig_of("agent")
+    }
+
+    /// The kubeconfig of `user` (`agent`, `operator`, `admin` or a machine) for the first API server.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf> {
+        self.identity.kubeconfig(user, &self.url())
     }
 
     /// `kill -9` of the first API server: connections are reset, new ones refused.

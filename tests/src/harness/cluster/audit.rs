@@ -1,4 +1,4 @@
-//! What agents have written to the API servers of a test, by the servers' own record.
+//! What agents and operators have written to the API servers of a test, by the servers' own record.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::identity::AGENT;
+use super::identity::{AGENT, OPERATOR};
 use super::{ControlPlane, flag};
 
 const POLICY: &str = "audit-policy.json";
 
-/// A request of an agent's that changes something, or would have.
+/// A request of an agent's or an operator's that changes something, or would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// `create`, `update`, `patch`, `delete`.
@@ -27,14 +27,14 @@ pub struct Write {
     pub from: Option<IpAddr>,
 }
 
-/// Lets an API server record what agents write, once it is answered.
+/// Lets an API server record what agents and operators write, once it is answered.
 pub(super) fn flags(command: &mut Command, dir: &Path, port: u16) -> Result<()> {
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived", "ResponseStarted"],
         "rules": [
-            {"level": "Metadata", "users": [AGENT], "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+            {"level": "Metadata", "users": [AGENT, OPERATOR], "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
             {"level": "None"},
         ],
     });
@@ -52,6 +52,15 @@ fn record(dir: &Path, port: u16) -> PathBuf {
 impl ControlPlane {
     /// What agents have written by now, of each API server the oldest first.
     pub fn writes(&self) -> Result<Vec<Write>> {
+        self.writes_of(AGENT)
+    }
+
+    /// What operators have written by now, of each API server the oldest first.
+    pub fn operator_writes(&self) -> Result<Vec<Write>> {
+        self.writes_of(OPERATOR)
+    }
+
+    fn writes_of(&self, user: &str) -> Result<Vec<Write>> {
         let mut writes = Vec::new();
         for server in &self.api_servers {
             let path = record(self.dir.path(), server.port);
@@ -59,8 +68,10 @@ impl ControlPlane {
             // The last line may be on its way.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.lines() {
-                let event = serde_json::from_str(line).with_context(|| format!("read {line}"))?;
-                writes.push(write(&event));
+                let event: Value = serde_json::from_str(line).with_context(|| format!("read {line}"))?;
+                if event.pointer("/user/username").and_then(Value::as_str) == Some(user) {
+                    writes.push(write(&event));
+                }
             }
         }
         Ok(writes)

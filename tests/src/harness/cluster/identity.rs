@@ -10,7 +10,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub const SERVER_CERTIFICATE: &str = "server.crt";
 pub const SERVER_KEY: &str = "server.key";
@@ -24,10 +24,13 @@ pub const FOR_MACHINES: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
 /// `kubernetes.default`: the first of the range of services.
 const KUBERNETES: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// Known to RBAC by [`agent_role`].
+/// Known to RBAC by [`super::roles`].
 pub const AGENT: &str = "portway-agent";
+/// Known to RBAC by [`super::roles`].
+pub const OPERATOR: &str = "portway-operator";
 /// Only this test's API server takes them.
 pub const AGENT_TOKEN: &str = "token-of-the-agent";
+pub const OPERATOR_TOKEN: &str = "token-of-the-operator";
 pub const ADMIN_TOKEN: &str = "token-of-the-admin";
 /// Machines with a kubelet that the API server knows.
 pub const MACHINES: [&str; 2] = ["node-1", "node-2"];
@@ -42,7 +45,7 @@ pub struct Identity {
 
 impl Identity {
     /// A certificate authority, a certificate for servers on the loopback address and [`FOR_MACHINES`], and the users
-    /// `admin`, [`AGENT`] and [`MACHINES`].
+    /// `admin`, [`AGENT`], [`OPERATOR`] and [`MACHINES`].
     pub fn new(dir: &Path) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -60,8 +63,10 @@ impl Identity {
         let server = params.signed_by(&server_key, &issuer).context("sign the server's certificate")?;
 
         let service_accounts = KeyPair::generate().context("make a key")?;
-        let mut tokens =
-            format!("{ADMIN_TOKEN},admin,admin,system:masters\n{AGENT_TOKEN},{AGENT},{AGENT},\n");
+        let mut tokens = format!("{ADMIN_TOKEN},admin,admin,system:masters\n");
+        for (token, user) in [(AGENT_TOKEN, AGENT), (OPERATOR_TOKEN, OPERATOR)] {
+            tokens.push_str(&format!("{token},{user},{user},\n"));
+        }
         for machine in MACHINES {
             let user = format!("system:node:{machine}");
             tokens.push_str(&format!("{},{user},{user},system:nodes\n", token_of(machine)));
@@ -79,6 +84,7 @@ impl Identity {
             (SERVICE_ACCOUNT_PUBLIC_KEY, service_accounts.public_key_pem()),
             (TOKENS, tokens),
             (&token_file("agent"), AGENT_TOKEN.to_owned()),
+            (&token_file("operator"), OPERATOR_TOKEN.to_owned()),
             (&token_file("admin"), ADMIN_TOKEN.to_owned()),
         ] {
             identity.write(name, &text)?;
@@ -107,12 +113,13 @@ impl Identity {
         (&self.server.0, &self.server.1)
     }
 
-    /// The file that the kubeconfigs of `user` (`agent`, `admin` or a machine) name: what stands in it counts, not what stood.
+    /// The file that the kubeconfigs of `user` (`agent`, `operator`, `admin` or a machine) name: what stands in it
+    /// counts, not what stood.
     pub fn token_file(&self, user: &str) -> PathBuf {
         self.dir.join(token_file(user))
     }
 
-    /// A kubeconfig of `user` (`agent`, `admin` or a machine) for the API server or proxy at `server`.
+    /// A kubeconfig of `user` (`agent`, `operator`, `admin` or a machine) for the API server or proxy at `server`.
     pub fn kubeconfig(&self, user: &str, server: &str) -> Result<PathBuf> {
         let config = json!({
             "apiVersion": "v1",
@@ -142,37 +149,4 @@ fn token_file(user: &str) -> String {
 
 fn token_of(machine: &str) -> String {
     format!("token-of-{machine}")
-}
-
-/// What the agent may do, and nothing else.
-pub fn agent_role() -> Vec<Value> {
-    let rbac = "rbac.authorization.k8s.io";
-    let read = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]});
-    vec![
-        json!({
-            "apiVersion": format!("{rbac}/v1"),
-            "kind": "ClusterRole",
-            "metadata": {"name": AGENT},
-            "rules": [
-                read("", &["namespaces", "nodes", "pods", "services"]),
-                read("discovery.k8s.io", &["endpointslices"]),
-                read("apiextensions.k8s.io", &["customresourcedefinitions"]),
-                read("cilium.io", &["ciliumendpointslices"]),
-                {
-                    "apiGroups": ["cilium.io"],
-                    "resources": ["ciliumidentities", "ciliumendpoints", "ciliumnodes"],
-                    "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
-                },
-                {"apiGroups": ["cilium.io"], "resources": ["ciliumnodes/status"], "verbs": ["update", "patch"]},
-                {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
-            ],
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"),
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": AGENT},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": AGENT},
-            "subjects": [{"apiGroup": rbac, "kind": "User", "name": AGENT}],
-        }),
-    ]
 }
