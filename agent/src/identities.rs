@@ -15,11 +15,8 @@
 //! show    what people are shown
 //! thread  the loop
 
-pub mod allocate;
 mod census;
 pub mod endpoint_objects;
-#[cfg(test)]
-mod fake_api;
 mod follow;
 pub mod node_object;
 mod objects;
@@ -40,8 +37,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::{Config, PodNetwork};
 use crate::endpoints::Endpoints;
 use crate::ipcache::Ipcache;
-pub(crate) use allocate::Counts;
 pub(crate) use census::{Census, Tally};
+pub(crate) use portway_claims::Counts;
 pub(crate) use show::{Question, questions};
 pub(crate) use told::{Synced, Told, is_of_matter};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use portway_agent::identities::allocate::{Change, News, Place};
+use portway_claims::{Change, News, Place};
 use portway_datapath::NumericIdentity;
 use portway_model::identity::{HEARTBEAT, Standing, home_of, numbers_from};
 use portway_model::k8s::{CiliumIdentity, Event, Object, ObjectKey, ObjectKind, Uid};

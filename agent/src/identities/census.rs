@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use portway_claims::Counts;
 use portway_datapath::NumericIdentity;
 use portway_model::k8s::{Event, Object, ObjectKind};
 use portway_model::labels::{Labels, SOURCES};
-
-use super::allocate::Counts;
 
 /// The counts. Cheap to clone.
 #[derive(Clone, Debug, Default)]

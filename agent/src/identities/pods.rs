@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portway_claims::{Allocator, Change, News, Place};
 use portway_datapath::{Addr, EndpointId, NumericIdentity};
 use portway_model::ipcache::{EndpointAddress, EndpointSource};
 use portway_model::k8s::{Pod, Uid};
 use portway_model::labels::Labels;
 
-use super::allocate::{Allocator, Change, News, Place};
 use super::endpoint_objects;
 use super::follow::{Follow, Who};
 use super::writes::{Tried, Writes};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use portway_claims::{Allocator, Counts};
 use portway_datapath::{NumericIdentity, Scope};
 use portway_model::labels::{Label, Labels, SOURCE_RESERVED};
 use tokio::sync::{mpsc, oneshot};
 
-use super::allocate::{Allocator, Counts};
 use super::writes::Writes;
 use crate::api::{IdentitiesStatus, Identity};
 use crate::ipcache::Ipcache;

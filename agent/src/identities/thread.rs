@@ -5,6 +5,7 @@ use std::future::pending;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use portway_claims::Allocator;
 use portway_model::identity::Right;
 use portway_model::ipcache::Source;
 use portway_model::k8s::{Event, ObjectKind};
@@ -13,7 +14,6 @@ use portway_runtime::kubernetes::{Client, EventRecorder, EventType, Regarding};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use super::allocate::Allocator;
 use super::follow::Follow;
 use super::pods::{Pods, Trouble, Turn};
 use super::show::{self, Question};

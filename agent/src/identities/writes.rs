@@ -204,12 +204,12 @@ impl Writes {
 mod tests {
     use std::time::Duration;
 
+    use portway_claims::fake_api::{FakeApi, uid};
     use portway_model::k8s::{Format, Names, ObjectKey, decode};
     use serde_json::json;
 
     use super::*;
     use crate::config::{Invocation, load};
-    use crate::identities::fake_api::{FakeApi, uid};
 
     const PATH: &str = "/apis/cilium.io/v2/ciliumnodes/node-1";
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use portway_agent::identities::allocate::{Allocator, Change, News, Place};
+use portway_claims::{Allocator, Change, News, Place};
 use portway_datapath::NumericIdentity;
 use portway_model::identity::Right;
 use portway_model::k8s::{Manifests, ObjectKind, Watched};

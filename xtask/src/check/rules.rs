@@ -37,6 +37,13 @@ pub(super) const CRATES: &[CrateRule] = &[
         never: &["aya", "portway-datapath", "portway-model"],
     },
     CrateRule {
+        package: "portway-claims",
+        may_use: &["portway-datapath", "portway-model", "portway-runtime"],
+        foreign: None,
+        never_directly: &["k8s-openapi", "kube"],
+        never: &["aya", "portway-agent", "portway-operator"],
+    },
+    CrateRule {
         package: "portway-ebpf",
         may_use: &["portway-datapath"],
         foreign: Some(&["aya-ebpf", "aya-log-ebpf", "network-types"]),
@@ -53,12 +60,19 @@ pub(super) const CRATES: &[CrateRule] = &[
     },
     CrateRule {
         package: "portway-agent",
-        may_use: &["portway-cni", "portway-datapath", "portway-model", "portway-runtime"],
+        may_use: &["portway-claims", "portway-cni", "portway-datapath", "portway-model", "portway-runtime"],
         foreign: None,
         // The API server is spoken to by the runtime, and its objects are decoded by the model alone. k8s-openapi is
         // in the tree because kube cannot be built without it.
         never_directly: &["k8s-openapi", "kube"],
         never: &["aya-ebpf", "portway-operator"],
+    },
+    CrateRule {
+        package: "portway-operator",
+        may_use: &["portway-claims", "portway-datapath", "portway-model", "portway-runtime"],
+        foreign: None,
+        never_directly: &["k8s-openapi", "kube"],
+        never: &["aya", "aya-ebpf", "portway-agent"],
     },
     CrateRule {
         package: "portway",
@@ -69,7 +83,7 @@ pub(super) const CRATES: &[CrateRule] = &[
     },
     CrateRule {
         package: "portway-tests",
-        may_use: &["portway-agent", "portway-datapath", "portway-model", "portway-runtime"],
+        may_use: &["portway-agent", "portway-claims", "portway-datapath", "portway-model", "portway-runtime"],
         foreign: None,
         never_directly: &[],
         never: &["aya-ebpf"],

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
+use portway_claims::fake_api::{FakeApi, uid};
 use portway_datapath::NumericIdentity;
 use portway_model::k8s::{ObjectKey, Watched};
 use portway_model::labels::{Label, Labels};
 use tokio::time::timeout;
 
 use super::*;
-use crate::identities::fake_api::{FakeApi, uid};
 
 const PATH: &str = "/apis/cilium.io/v2/namespaces/shop/ciliumendpoints/web-0";
 const POST: &str = "POST /apis/cilium.io/v2/namespaces/shop/ciliumendpoints";

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
+use portway_claims::fake_api::{FakeApi, uid};
 use portway_model::k8s::{Manifests, Watched};
 use tokio::time::timeout;
 
 use super::super::objects::News;
 use super::*;
-use crate::identities::fake_api::{FakeApi, uid};
 
 const PATH: &str = "/apis/cilium.io/v2/ciliumnodes/a";
 

@@ -1,3 +1,4 @@
+use portway_claims::fake_api::{FakeApi, uid};
 use portway_cni::protocol::PodName;
 use portway_model::cluster::{Cluster, PodCidrs};
 use portway_model::identity::Right;
@@ -9,7 +10,6 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::{Invocation, load};
 use crate::endpoints::tests::{end_the_one_pod, is_announced, of_one_pod};
-use crate::identities::fake_api::{FakeApi, uid};
 
 /// What a turn is made of, with one pod that runs: shop/web, endpoint 7.
 struct Rig {

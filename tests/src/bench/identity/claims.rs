@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::try_join_all;
-use portway_agent::identities::allocate::{Allocator, Change, News};
+use portway_claims::{Allocator, Change, News};
 use portway_datapath::NumericIdentity;
 use portway_model::identity::Right;
 use portway_model::labels::{Label, Labels};

@@ -1,6 +1,7 @@
-//! Numbers of this node's label sets: claimed from the API server, or given by this node where there is none.
+//! Numbers of label sets: claimed from the API server by agents and by the operator, or given by a node alone where there
+//! is none.
 //!
-//! A label set is held as long as one of the node's endpoints has it. What becomes of it is told by [`Allocator::next`]:
+//! A label set is held as long as somebody has it: one of an agent's endpoints, one of the operator's pods. What becomes of it is told by [`Allocator::next`]:
 //!
 //! ```text
 //! hold ──► Settled: the number is the label set's, and unmarked; write it into CiliumEndpoints, then `referred`
@@ -11,6 +12,9 @@
 //! garbage collection (half an hour), which begins then. `Held` waits for no clock.
 
 mod alone;
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(not(test), expect(clippy::unwrap_used, reason = "what fails here fails a test"))]
+pub mod fake_api;
 mod holding;
 mod requests;
 #[cfg(test)]
@@ -70,7 +74,7 @@ pub enum News {
     Obstacle(String),
 }
 
-/// What allocation has done since the agent started.
+/// What allocation has done since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Label sets that came to their numbers by requests.

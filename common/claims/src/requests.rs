@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use axum::http::Method;
+use http::Method;
 use portway_datapath::NumericIdentity;
 use portway_model::identity::{Action, CLAIM, HEARTBEAT, Outcome, Seen, Standing, Version};
 use portway_model::k8s::{CiliumIdentity, Format, Names, Object, decode};

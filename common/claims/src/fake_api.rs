@@ -11,7 +11,7 @@ use portway_runtime::kubernetes::{Client, ClientOptions};
 use serde_json::{Value, json};
 
 #[derive(Clone, Default)]
-pub(super) struct FakeApi(Arc<Mutex<State>>);
+pub struct FakeApi(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -30,7 +30,7 @@ struct State {
 
 impl FakeApi {
     /// The server and a client of it.
-    pub(super) async fn start() -> (Self, Client) {
+    pub async fn start() -> (Self, Client) {
         let api = Self::default();
         let state = api.clone();
         let answer = move |method: Method, uri: Uri, body: Bytes| {
@@ -45,7 +45,7 @@ impl FakeApi {
     }
 
     /// One more client.
-    pub(super) async fn client(&self) -> Client {
+    pub async fn client(&self) -> Client {
         let server = self.0.lock().unwrap().url.clone();
         let options = ClientOptions {
             kubeconfig: None,
@@ -59,18 +59,18 @@ impl FakeApi {
     }
 
     /// The next requests are answered so.
-    pub(super) fn refuse(&self, codes: &[u16]) {
+    pub fn refuse(&self, codes: &[u16]) {
         self.0.lock().unwrap().refusals.extend(codes);
     }
 
     /// The field of every object is dropped, as by a definition without it.
-    pub(super) fn drop_field(&self, pointer: &str) {
+    pub fn drop_field(&self, pointer: &str) {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         self.0.lock().unwrap().dropped = Some((parent.to_owned(), field.to_owned()));
     }
 
     /// Somebody else creates an object; its UID.
-    pub(super) fn put(&self, path: &str, object: &Value) -> String {
+    pub fn put(&self, path: &str, object: &Value) -> String {
         let mut state = self.0.lock().unwrap();
         state.last += 1;
         let uid = uid(state.last);
@@ -80,20 +80,20 @@ impl FakeApi {
         uid
     }
 
-    pub(super) fn take(&self, path: &str) -> Option<Value> {
+    pub fn take(&self, path: &str) -> Option<Value> {
         self.0.lock().unwrap().objects.remove(path)
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<Value> {
+    pub fn get(&self, path: &str) -> Option<Value> {
         self.0.lock().unwrap().objects.get(path).cloned()
     }
 
     /// What was written since this was asked last.
-    pub(super) fn writes(&self) -> Vec<String> {
+    pub fn writes(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().writes)
     }
 
-    pub(super) fn reads(&self) -> usize {
+    pub fn reads(&self) -> usize {
         std::mem::take(&mut self.0.lock().unwrap().reads)
     }
 
@@ -160,7 +160,7 @@ impl State {
     }
 }
 
-pub(super) fn uid(number: u64) -> String {
+pub fn uid(number: u64) -> String {
     format!("00000000-0000-4000-8000-{number:012x}")
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::*;
-use crate::identities::fake_api::{FakeApi, uid};
+use crate::fake_api::{FakeApi, uid};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
