@@ -4,6 +4,7 @@
 #
 #   control-plane   etcd, kube-apiserver, kube-controller-manager, kubectl, kube-proxy
 #   nodes           kubelet, kube-scheduler, and images to import: pods.tar (pause, pod) and coredns.tar
+#   helm            helm, which renders deploy/portway
 #
 #   tests/cluster/build.sh [PART...]           (needs Go; `cargo xtask setup test` brings one where it is missing)
 #   tests/cluster/build.sh --check [PART...]   only says by its exit code whether everything is there
@@ -12,11 +13,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${PORTWAY_CACHE:-$here/../../.cache}/bin
 mkdir -p "$bin" && bin=$(cd "$bin" && pwd)
 version=v1.37.2
+helm_version=$(sed -n 's,^\s*helm.sh/helm/v3 \(v[0-9.]*\).*,\1,p' "$here/helm/go.mod")
 export CGO_ENABLED=0 GOFLAGS="-buildvcs=false -trimpath"
 
 check=
 [ "${1:-}" != --check ] || { check=1; shift; }
-[ $# -gt 0 ] || set -- control-plane nodes
+[ $# -gt 0 ] || set -- control-plane nodes helm
 
 hash_of() { cat "$@" | sha256sum | cut -c1-16; }
 
@@ -48,16 +50,24 @@ nodes() {
   rm "$bin/pod" "$bin/coredns"
 }
 
+helm() {
+  echo "helm $helm_version: building (1 to 4 minutes, once)"
+  local v=helm.sh/helm/v3/internal/version.version
+  (cd "$here/helm" && go build -ldflags "-s -w -X $v=$helm_version" -o "$bin/helm" helm.sh/helm/v3/cmd/helm)
+}
+
 for part in "$@"; do
   case $part in
     control-plane) file=.built
       stamp="$version kube-proxy $(hash_of "$here"/etcd/go.mod "$here"/kube/go.mod)" ;;
     nodes) file=.built-nodes
       stamp="$version $(hash_of "$here"/kube/go.mod "$here"/coredns/{go.mod,main.go} "$here"/images/{go.mod,*/main.go})" ;;
-    *) echo "build.sh: no part $part: control-plane or nodes" >&2; exit 2 ;;
+    helm) file=.built-helm
+      stamp="$helm_version $(hash_of "$here/helm/go.mod")" ;;
+    *) echo "build.sh: no part $part: control-plane, nodes or helm" >&2; exit 2 ;;
   esac
   if is_built "$file" "$stamp"; then
-    [ -n "$check" ] || echo "$part $version: built already in $bin"
+    [ -n "$check" ] || echo "$part ${stamp% *}: built already in $bin"
   elif [ -n "$check" ]; then
     exit 1
   else

@@ -30,7 +30,7 @@ pub(crate) enum Scope {
     Test,
     /// Run the benchmarks beside a real API server
     Bench,
-    /// Check dependencies and licences
+    /// Check dependencies, licences and the chart
     Check,
 }
 
@@ -53,6 +53,8 @@ enum Need {
     ControlPlane,
     /// kubelet, containerd and what a lab's pods are made of.
     Nodes,
+    /// What renders the chart.
+    Helm,
     /// The Go that builds them, where they are not built.
     Go,
 }
@@ -70,6 +72,7 @@ impl Scope {
                 Need::OldKernel,
                 Need::ControlPlane,
                 Need::Nodes,
+                Need::Helm,
             ],
             Self::Ebpf => &[Need::EbpfToolchain],
             Self::Demo => &[Need::EbpfToolchain, Need::Namespaces],
@@ -91,11 +94,12 @@ impl Scope {
                 Need::OldKernel,
                 Need::ControlPlane,
                 Need::Nodes,
+                Need::Helm,
             ],
             Self::Bench => {
                 &[Need::EbpfToolchain, Need::Namespaces, Need::HttpClient, Need::RuleSets, Need::ControlPlane]
             }
-            Self::Check => &[Need::Deny],
+            Self::Check => &[Need::Deny, Need::Helm],
         }
     }
 }
@@ -126,7 +130,7 @@ pub(crate) fn run(scope: Scope) -> anyhow::Result<()> {
         say("  Debian's 6.1 kernel, unpacked into .cache: the hook tests run on it in a virtual machine");
     }
     if go {
-        say("  Go's toolchain as a Go module, 250 MB: builds the tests' control plane");
+        say("  Go's toolchain as a Go module, 250 MB: builds the tests' control plane and helm");
     }
     for build in &builds {
         say(format!("  {}: built by Go once, {}, into the cache folder", build.what, build.takes));
