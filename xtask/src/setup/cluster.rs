@@ -28,7 +28,12 @@ const BUILDS: &[Build] = &[
         what: "kubelet, kube-scheduler, CoreDNS and images for pods",
         takes: "2 to 10 minutes",
     },
-    Build { part: "helm", for_need: Need::Helm, what: "helm, which renders the chart", takes: "1 to 4 minutes" },
+    Build {
+        part: "helm",
+        for_need: Need::Helm,
+        what: "helm, which renders the chart",
+        takes: "1 to 4 minutes",
+    },
 ];
 
 fn build_script() -> Command {
