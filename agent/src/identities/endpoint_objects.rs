@@ -203,6 +203,7 @@ impl Wanted {
                 pod_name: self.name(),
             },
             encryption: crd::Encryption::default(),
+            named_ports: Vec::new(),
             service_account: service_account.unwrap_or_default(),
         }
     }

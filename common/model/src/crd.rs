@@ -13,10 +13,10 @@ mod identity;
 mod metadata;
 mod node;
 
-pub use definition::{Column, Definition, Resource, definitions};
+pub use definition::{Column, Definition, Resource, SCHEMA_VERSION, SCHEMA_VERSION_LABEL, definitions};
 pub use endpoint::{
     AddressPair, CiliumEndpoint, Encryption, EndpointIdentity, EndpointNetworking, EndpointStatus,
-    ExternalIdentifiers,
+    ExternalIdentifiers, NamedPort,
 };
 pub use endpoint_slice::{CiliumEndpointSlice, CoreCiliumEndpoint};
 pub use identity::CiliumIdentity;

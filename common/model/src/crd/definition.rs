@@ -8,6 +8,13 @@ use super::{CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode};
 
 const GROUP: &str = "cilium.io";
 
+/// The label of a definition that says how new it is, and how new Portway's are (semantic version). Cilium replaces a
+/// definition whose version is below its own, which are above 1: so it does with Portway's on the way back, and Portway
+/// leaves Cilium's as they are, which have every field that Portway needs. A change of any definition needs another
+/// version: `definition/versions.txt`.
+pub const SCHEMA_VERSION_LABEL: &str = "io.cilium.k8s.crd.schema.version";
+pub const SCHEMA_VERSION: &str = "0.1.0";
+
 /// A kind that has a definition.
 pub trait Resource {
     const DEFINITION: Definition;
@@ -96,7 +103,7 @@ impl Definition {
         json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": self.name()},
+            "metadata": {"name": self.name(), "labels": {SCHEMA_VERSION_LABEL: SCHEMA_VERSION}},
             "spec": {
                 "group": GROUP,
                 "names": {

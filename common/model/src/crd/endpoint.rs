@@ -87,8 +87,23 @@ pub struct EndpointStatus {
     pub networking: Option<EndpointNetworking>,
     pub external_identifiers: ExternalIdentifiers,
     pub encryption: Encryption,
+    /// Ports of the pod's containers that have names. Cilium writes them; Portway carries them on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named_ports: Vec<NamedPort>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account: String,
+}
+
+/// An element of `status.named-ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NamedPort {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    pub port: i64,
+    /// `TCP`, `UDP`, `SCTP` or `ANY`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
 }
 
 /// `status.identity`.

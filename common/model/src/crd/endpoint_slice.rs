@@ -1,8 +1,11 @@
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::definition::{Definition, Resource};
-use super::{Encryption, EndpointNetworking, ObjectMeta};
+use super::{Encryption, EndpointNetworking, NamedPort, ObjectMeta};
 
 /// CiliumEndpoints of a namespace, gathered by the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +45,16 @@ pub struct CoreCiliumEndpoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub networking: Option<EndpointNetworking>,
     pub encryption: Encryption,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named_ports: Vec<NamedPort>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account: String,
+    /// When the CiliumEndpoint was made, in seconds since 1970: of two endpoints that have an address the newer one lives.
+    /// Portway's alone; absent from what others have written, and where Cilium's definition is installed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<i64>,
+    /// Of others, and kept.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: BTreeMap<String, Value>,
 }

@@ -136,12 +136,12 @@ fn of_endpoint(endpoint: Option<&Named>) -> Vec<EndpointAddress> {
     told(uid, endpoint.created, endpoint.identity, &endpoint.addresses).collect()
 }
 
-/// Of elements of a slice neither UID nor age is told. An element that moves to another slice is two for a while.
+/// Of elements of a slice no UID is told. An element that moves to another slice is two for a while.
 fn of_slice(slice: Option<&CiliumEndpointSlice>) -> Vec<EndpointAddress> {
     let Some(slice) = slice else { return Vec::new() };
     let endpoints = slice.endpoints.iter().flat_map(|endpoint| {
         let uid = Uid::new(&format!("{}/{}", slice.name, endpoint.name));
-        told(uid, None, endpoint.identity, &endpoint.addresses)
+        told(uid, endpoint.created, endpoint.identity, &endpoint.addresses)
     });
     endpoints.collect()
 }
@@ -253,6 +253,31 @@ mod tests {
         assert_eq!(apply(&slice("b", &[("10.0.0.2", 302)])), [Some(301), Some(302)]);
         assert_eq!(apply(&slice("a", &[("10.0.0.1", 301)])), [Some(301), Some(302)]);
         assert_eq!(apply(&delete(ObjectKind::CiliumEndpointSlice, "b")), [Some(301), None]);
+    }
+
+    #[test]
+    fn of_two_elements_that_have_an_address_the_newer_one_lives_whichever_is_told_last() {
+        let slice = |name: &str, id: u32, created: &str| {
+            Event::Apply(object(&format!(
+                r#"{{"apiVersion": "cilium.io/v2alpha1", "kind": "CiliumEndpointSlice", "metadata": {{"name": "{name}"}},
+                "namespace": "x", "endpoints": [{{"name": "p{id}", "id": {id}, {created}
+                "networking": {{"addressing": [{{"ipv4": "10.0.0.1"}}]}}}}]}}"#
+            )))
+        };
+        let told_last = |slices: [Event; 2]| {
+            let mut objects = AddressObjects::default();
+            let mut ipcache = super::super::Ipcache::new(false, false);
+            for news in slices.iter().flat_map(|slice| objects.apply(slice)) {
+                if let AddressNews::Told(source, told) = news {
+                    ipcache.set_endpoint(source, &told);
+                }
+            }
+            ipcache.value((Addr::v4([10, 0, 0, 1]), 128)).map(|value| value.identity.get())
+        };
+        let (old, new) = (slice("a", 301, r#""created": 60,"#), slice("b", 302, r#""created": 61,"#));
+        assert_eq!(told_last([old.clone(), new.clone()]), Some(302));
+        assert_eq!(told_last([new.clone(), old]), Some(302));
+        assert_eq!(told_last([new, slice("a", 301, "")]), Some(302), "of others' slices no age is known");
     }
 
     #[test]

@@ -14,7 +14,7 @@ impl Kind for CiliumEndpointSlice {
         lists: &[List {
             path: &["endpoints"],
             misfit: |v| misfit::<raw::CoreEndpoint<'_>>(v),
-            fields: &["networking.addressing[]", "networking.node"],
+            fields: &["created", "networking.addressing[]", "networking.node"],
             read_on: &[],
         }],
         fields: &[
@@ -76,6 +76,7 @@ fn endpoint_of(
         name: names.get(&format!("{namespace}/{name}")),
         identity: identity(&format!("{field}.id"), raw.id, refusals),
         addresses: addresses(&format!("{field}.networking"), raw.networking.as_ref(), refusals),
+        created: raw.created,
     })
 }
 
@@ -87,21 +88,21 @@ mod tests {
     fn the_endpoints_of_a_slice_are_read_and_bad_ones_left_out() {
         let text = r#"{"apiVersion": "cilium.io/v2alpha1", "kind": "CiliumEndpointSlice", "metadata": {"name": "ces-x"},
             "namespace": "shop", "endpoints": [
-                {"name": "web-0", "id": 4711, "networking": {"addressing": [{"ipv4": "10.0.1.2"}], "node": "192.0.2.1"}},
+                {"name": "web-0", "id": 4711, "created": 60, "networking": {"addressing": [{"ipv4": "10.0.1.2"}], "node": "192.0.2.1"}},
                 {"name": "", "id": 4711}, null, 7,
                 {"name": "web-1", "id": 4712, "networking": {"addressing": [9, {"ipv6": "fd00::2"}]}},
-                {"name": "web-2", "id": 1, "networking": {"addressing": [{"ipv4": "10.0.1.3"}]}}]}"#;
+                {"name": "web-2", "id": 1, "created": "x", "networking": {"addressing": [{"ipv4": "10.0.1.3"}]}}]}"#;
         let decoded = decode(text.as_bytes(), Format::Json, &mut Names::default()).unwrap();
         let Object::CiliumEndpointSlice(slice) = &decoded.objects[0] else { panic!("{decoded:?}") };
         let endpoints = slice.endpoints.iter().map(|endpoint| {
             let addresses: Vec<_> = endpoint.addresses.iter().map(|addr| addr.to_string()).collect();
-            (&*endpoint.name, endpoint.identity.get(), addresses.join(" "))
+            (&*endpoint.name, endpoint.identity.get(), addresses.join(" "), endpoint.created)
         });
         let endpoints: Vec<_> = endpoints.collect();
         let expected = [
-            ("shop/web-0", 4711, "10.0.1.2".to_owned()),
-            ("shop/web-1", 4712, "fd00::2".to_owned()),
-            ("shop/web-2", 0, "10.0.1.3".to_owned()),
+            ("shop/web-0", 4711, "10.0.1.2".to_owned(), Some(60)),
+            ("shop/web-1", 4712, "fd00::2".to_owned(), None),
+            ("shop/web-2", 0, "10.0.1.3".to_owned(), None),
         ];
         assert_eq!((&*slice.name, endpoints.as_slice()), ("ces-x", expected.as_slice()));
         let mut fields: Vec<_> = decoded.rejects.iter().map(|reject| reject.field.as_str()).collect();
@@ -111,6 +112,7 @@ mod tests {
             "endpoints[2]",
             "endpoints[3]",
             "endpoints[4].networking.addressing[0]",
+            "endpoints[5].created",
             "endpoints[5].id",
         ];
         assert_eq!(fields, expected);

@@ -397,4 +397,6 @@ pub struct CoreEndpoint {
     /// Unknown where there is none yet.
     pub identity: NumericIdentity,
     pub addresses: EndpointAddresses,
+    /// When the CiliumEndpoint was made, in seconds since 1970, where Portway's operator wrote the slice.
+    pub created: Option<i64>,
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 
 fn definition(name: &str) -> Value {
@@ -74,4 +76,41 @@ fn paths_are_the_api_servers() {
     let of = CiliumEndpoint::DEFINITION;
     assert_eq!(of.path_of("shop", "web-0"), "/apis/cilium.io/v2/namespaces/shop/ciliumendpoints/web-0");
     assert_eq!(CiliumIdentity::DEFINITION.path_of("", "300"), "/apis/cilium.io/v2/ciliumidentities/300");
+}
+
+/// FNV-1a of 64 bits, of JSON whose keys are sorted.
+fn hash(value: &Value) -> u64 {
+    fn sorted(value: &Value) -> String {
+        match value {
+            Value::Object(fields) => {
+                let fields: BTreeMap<_, _> = fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+                format!("{fields:?}")
+            }
+            Value::Array(items) => format!("{:?}", items.iter().map(sorted).collect::<Vec<_>>()),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+        }
+    }
+    let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    sorted(value).bytes().fold(0xcbf2_9ce4_8422_2325, fold)
+}
+
+/// An installed definition is replaced by one whose version is higher, and by no other.
+#[test]
+fn a_definition_changes_with_its_version_alone() {
+    let semver = |version: &str| -> Vec<u64> {
+        version.split('.').map(|part| part.parse().unwrap_or_else(|_| panic!("{version}"))).collect()
+    };
+    let all: Vec<_> = definitions().into_iter().map(|(_, definition)| definition).collect();
+    for definition in &all {
+        assert_eq!(definition["metadata"]["labels"][SCHEMA_VERSION_LABEL], SCHEMA_VERSION);
+    }
+    let of_spec: Vec<_> = all.iter().map(|definition| definition["spec"].clone()).collect();
+    let now = format!("{SCHEMA_VERSION} {:016x}", hash(&Value::Array(of_spec)));
+    let known: Vec<_> = include_str!("versions.txt").lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(
+        known.last() == Some(&now.as_str()),
+        "the definitions are not those of the last line of versions.txt: raise SCHEMA_VERSION and add `{now}`"
+    );
+    let versions: Vec<_> = known.iter().map(|line| semver(line.split(' ').next().unwrap_or(""))).collect();
+    assert!(versions.is_sorted_by(|a, b| a < b), "versions.txt is not in order: {versions:?}");
 }

@@ -129,6 +129,8 @@ pub(in crate::k8s) struct CoreEndpoint<'a> {
     pub(in crate::k8s) name: Option<Text<'a>>,
     /// Of the identity, not of the endpoint.
     pub(in crate::k8s) id: Option<i64>,
+    /// Seconds since 1970; Portway's alone.
+    pub(in crate::k8s) created: Option<i64>,
     #[serde(borrow)]
     pub(in crate::k8s) networking: Option<CiliumEndpointNetworking<'a>>,
 }
