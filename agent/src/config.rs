@@ -24,7 +24,7 @@ use portway_datapath::Settings as NodeSettings;
 use portway_datapath::layout::Sizes;
 use portway_datapath::maglev::Seed;
 use portway_model::{loadbalancer, plan};
-use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning};
+use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning, values};
 use portway_runtime::logging::Format;
 
 pub use api_server::ApiServer;
@@ -315,10 +315,10 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
             port => Some(SocketAddr::from(([127, 0, 0, 1], port))),
         },
         proxy_health_address: reader
-            .parse("kube-proxy-replacement-healthz-bind-address", parse::serve_address)
+            .parse("kube-proxy-replacement-healthz-bind-address", values::serve_address)
             .unwrap_or_default(),
-        metrics_address: reader.parse("prometheus-serve-addr", parse::serve_address).unwrap_or_default(),
-        log_format: reader.parse("log-format", parse::log_format).unwrap_or_default(),
+        metrics_address: reader.parse("prometheus-serve-addr", values::serve_address).unwrap_or_default(),
+        log_format: reader.parse("log-format", values::log_format).unwrap_or_default(),
         log_filter: match reader.text("log-filter") {
             filter if !filter.is_empty() => filter,
             _ if debug => "debug".to_owned(),

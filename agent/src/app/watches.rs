@@ -227,7 +227,7 @@ fn resource(kind: ObjectKind, node: &str, proxy_name: &str, all_nodes: bool) -> 
             ("/api/v1/nodes", Resource::selecting("fieldSelector", &format!("metadata.name={node}")))
         }
     };
-    Resource { kind: kind.name(), path, selector }
+    Resource { kind: kind.name(), path: path.into(), selector }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use portway_runtime::config::{Invalid, Reader, parse_duration};
+use portway_runtime::config::Reader;
+use portway_runtime::config::values::{heartbeat, patience, qps, servers};
 use portway_runtime::kubernetes::ClientOptions;
 
 /// Keys that ask for the API server outside a pod.
@@ -57,7 +58,7 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
         qps: reader.parse("k8s-client-qps", qps).unwrap_or_default(),
         burst: reader.number("k8s-client-burst"),
         heartbeat: reader.parse("k8s-heartbeat-timeout", heartbeat).unwrap_or_default(),
-        sync_timeout: reader.parse("k8s-sync-timeout", duration).unwrap_or_default(),
+        sync_timeout: reader.parse("k8s-sync-timeout", patience).unwrap_or_default(),
     };
     let asked = ASKING.iter().any(|key| reader.said(key).is_some_and(|said| !said.value.is_empty()));
     let has_directory = reader.said("source-dir").is_some_and(|said| !said.value.is_empty());
@@ -75,50 +76,4 @@ pub(super) fn check_way(reader: &mut Reader<'_>, api_server: Option<&ApiServer>,
              that need no service",
         );
     }
-}
-
-/// URLs of API servers, separated by commas or spaces; without a scheme it is https.
-fn servers(value: &str) -> Result<Vec<String>, Invalid> {
-    value.split([',', ' ']).map(str::trim).filter(|text| !text.is_empty()).map(server).collect()
-}
-
-fn server(text: &str) -> Result<String, Invalid> {
-    let bad = || Invalid::new("", format!("{text:?} is no such URL: write e.g. https://192.0.2.1:6443"));
-    let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).ok_or_else(bad)?;
-    let authority = rest.split('/').next().unwrap_or_default();
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']' | '_');
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => {
-            port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(bad)?;
-            host
-        }
-        Some(_) | None => authority,
-    };
-    if host.is_empty() || !authority.chars().all(allowed) || rest.contains(['?', '#']) {
-        return Err(bad());
-    }
-    Ok(url)
-}
-
-/// Cilium's is a floating-point number; less than one request a second is none.
-fn qps(value: &str) -> Result<u32, Invalid> {
-    const MOST: f64 = 100_000.0;
-    let number = value.parse::<f64>().ok().filter(|number| (1.0..=MOST).contains(number));
-    // Not more than u32::MAX, and no fraction.
-    number.map(|number| number.round() as u32).ok_or_else(|| Invalid::new("", "write e.g. 10"))
-}
-
-/// 0 is off, as in Cilium.
-fn heartbeat(value: &str) -> Result<Duration, Invalid> {
-    match parse_duration(value) {
-        Ok(Duration::ZERO) => Ok(Duration::ZERO),
-        Ok(_) | Err(_) => duration(value),
-    }
-}
-
-/// A time that something may take: none at all is a mistake.
-fn duration(value: &str) -> Result<Duration, Invalid> {
-    let bad = || Invalid::new("a duration of at least 1s, such as 30s or 3m", "write e.g. 30s");
-    parse_duration(value).ok().filter(|duration| *duration >= Duration::from_secs(1)).ok_or_else(bad)
 }

@@ -4,9 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use portway_model::labels::LabelFilter;
-use portway_runtime::config::{Invalid, Reader, parse_duration};
+use portway_runtime::config::{Invalid, Reader, parse_duration, values};
 
-use super::keys::identities::CLUSTER_NAME;
 use super::parse;
 
 /// The longest grace that can be asked for: nobody waits so long for other nodes to hear of a change.
@@ -105,13 +104,7 @@ fn labels(reader: &mut Reader<'_>) -> LabelFilter {
 }
 
 fn cluster_name(reader: &mut Reader<'_>) -> String {
-    let name = reader.parse("cluster-name", |name| {
-        const LONGEST: usize = 32;
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let is_name = (1..=LONGEST).contains(&name.len()) && name.bytes().all(allowed);
-        let is_name = is_name && !name.starts_with('-') && !name.ends_with('-');
-        if is_name { Ok(name.to_owned()) } else { Err(Invalid::new(CLUSTER_NAME, "write e.g. default")) }
-    });
+    let name = reader.parse("cluster-name", values::cluster_name);
     let name = name.unwrap_or_default();
     if name == "default" && reader.number::<u16>("cluster-id") != 0 {
         reader.refuse(

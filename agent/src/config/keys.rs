@@ -1,7 +1,7 @@
 pub(super) mod identities;
 pub(super) mod pods;
 
-use portway_runtime::config::{Class, Key, Kind, Off};
+use portway_runtime::config::{Class, Key, Kind, Off, values};
 
 const NODE: &str = "Where the agent runs";
 const SOURCES: &str = "Where objects come from";
@@ -13,7 +13,7 @@ const OBSERVING: &str = "Watching the agent";
 /// Entries that a key may ask for; a service index has 24 bits.
 const ENTRIES: Kind = Kind::Integer { min: 0, max: 0x00ff_ffff };
 
-const SERVERS: Kind = Kind::Text("URLs such as https://192.0.2.1:6443, separated by commas, or nothing");
+const SERVERS: Kind = Kind::Text(values::SERVERS);
 const DURATION: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m");
 
 const fn key(

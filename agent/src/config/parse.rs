@@ -1,9 +1,8 @@
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 
 use portway_datapath::maglev::Seed;
 use portway_runtime::config::{Invalid, parse_bool};
-use portway_runtime::logging::Format;
 
 /// Ports in host order, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,34 +102,12 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Invalid> {
     Ok(Cidr { addr, bits })
 }
 
-/// As Go's listeners take it: without a host it is every address.
-pub(super) fn serve_address(value: &str) -> Result<Option<SocketAddr>, Invalid> {
-    let bad = || mend("write e.g. :9962, or leave it out");
-    if value.is_empty() {
-        return Ok(None);
-    }
-    let address = match value.strip_prefix(':') {
-        Some(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port.parse().map_err(|_| bad())?)),
-        None => value.replace("localhost:", "127.0.0.1:").parse().map_err(|_| bad())?,
-    };
-    Ok(Some(address))
-}
-
 /// A key with one value for the time being.
 pub(super) fn only(default: &str, value: &str) -> Result<(), Invalid> {
     if value == default {
         Ok(())
     } else {
         Err(mend(&format!("use {default} (the default), or leave it out")))
-    }
-}
-
-pub(super) fn log_format(value: &str) -> Result<Format, Invalid> {
-    match value {
-        "auto" => Ok(Format::Auto),
-        "text" => Ok(Format::Text),
-        "json" => Ok(Format::Json),
-        _ => Err(mend("use auto (the default)")),
     }
 }
 

@@ -3,14 +3,24 @@ use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant};
 
 use portway_datapath::NumericIdentity;
-use portway_model::identity::{Action, Claim, Identities, Outcome, Right, Seen, home_of};
+use portway_model::identity::{Action, Claim, Identities, NumberRange, Outcome, Seen};
 use portway_model::labels::Labels;
 use portway_runtime::kubernetes::RequestError;
 
-use super::{News, Place};
+use super::{News, Place, Role};
 
 /// For people.
-pub(super) const EXHAUSTED: &str = "all 65,280 numbers of identities are taken: fewer different label sets are needed (`labels` says which labels count)";
+pub(super) fn exhausted(range: NumberRange) -> String {
+    let count = range.count();
+    // As people write it; there are fewer than a million.
+    let count =
+        if count < 1000 { count.to_string() } else { format!("{},{:03}", count / 1000, count % 1000) };
+    format!(
+        "all {count} numbers of identities are taken: fewer different label sets are needed \
+         (`labels` says which labels count)"
+    )
+}
+
 const WAITS: &str =
     "waits for the operator to make a CiliumIdentity of its labels (identity-management-mode)";
 
@@ -34,6 +44,8 @@ pub(super) struct Holding {
     pub(super) failures: u32,
     /// Its number is from before a restart and was not looked for yet.
     restored: bool,
+    /// It is held for others: see [`Role::Keeper`].
+    keeps: bool,
     /// Since when it has no number.
     since: Option<Instant>,
     told: Told,
@@ -59,19 +71,22 @@ enum Told {
 impl Holding {
     pub(super) fn claim(
         labels: &Labels,
-        cluster_id: u16,
-        right: Right,
+        range: NumberRange,
+        role: Role,
         before: Option<NumericIdentity>,
         observed: &Identities,
         serial: u64,
     ) -> Self {
-        let home = home_of(labels, cluster_id);
-        let claim = match before {
-            Some(number) => Claim::restored(home, right, number),
-            None => Claim::known(home, right, &observed.seen(labels)),
+        let home = range.home_of(labels);
+        let claim = match (role, before) {
+            (Role::User(right), Some(number)) => Claim::restored(home, right, number),
+            (Role::User(right), None) => Claim::known(home, right, &observed.seen(labels)),
+            (Role::Keeper, _) => Claim::keeper(home, &observed.seen(labels)),
         };
-        let since = before.is_none().then(Instant::now);
-        Self { restored: before.is_some(), since, ..Self::new(How::Claim(claim), serial) }
+        let restored = before.is_some() && matches!(role, Role::User(_));
+        let since = (!restored).then(Instant::now);
+        let keeps = matches!(role, Role::Keeper);
+        Self { restored, since, keeps, ..Self::new(How::Claim(claim.within(range)), serial) }
     }
 
     pub(super) fn given(number: Option<NumericIdentity>, serial: u64) -> Self {
@@ -89,6 +104,7 @@ impl Holding {
             is_exhausted: false,
             failures: 0,
             restored: false,
+            keeps: false,
             since: None,
             told: Told::Nothing,
             lost: Vec::new(),
@@ -101,7 +117,7 @@ impl Holding {
             How::Claim(claim) => match (claim.in_use(), self.told) {
                 // It takes the place of the one in use as soon as it stands in CiliumEndpoints.
                 (_, Told::Settled(number)) if claim.is_settled() == Some(number) => Place::Settled(number),
-                (Some(number), _) if self.referring > 0 => Place::Held(number),
+                (Some(number), _) if self.keeps || self.referring > 0 => Place::Held(number),
                 (Some(number), _) => Place::Settled(number),
                 (None, _) => Place::Pending,
             },
@@ -201,7 +217,7 @@ impl Holding {
     }
 
     /// What is to be told of it, once.
-    pub(super) fn news(&mut self, action: Action) -> Vec<News> {
+    pub(super) fn news(&mut self, action: Action, range: NumberRange) -> Vec<News> {
         let How::Claim(_) = &self.how else { return Vec::new() };
         self.is_exhausted = action == Action::Exhausted;
         let lost = std::mem::take(&mut self.lost);
@@ -215,7 +231,7 @@ impl Holding {
             Action::Refer { number } => (Told::Settled(number), News::Settled(number)),
             Action::Hold { number } => (Told::Held(number), News::Held(number)),
             Action::Wait => (Told::Waits, News::Obstacle(WAITS.to_owned())),
-            Action::Exhausted => (Told::Exhausted, News::Obstacle(EXHAUSTED.to_owned())),
+            Action::Exhausted => (Told::Exhausted, News::Obstacle(exhausted(range))),
             Action::List
             | Action::Create { .. }
             | Action::Delete { .. }
@@ -269,6 +285,6 @@ fn may_have_happened(error: &RequestError) -> bool {
     match error {
         RequestError::Unreachable { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. } => true,
         RequestError::Status { code, .. } => *code >= 500,
-        RequestError::Path { .. } => false,
+        RequestError::Path { .. } | RequestError::Fenced { .. } => false,
     }
 }

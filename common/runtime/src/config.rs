@@ -13,6 +13,7 @@ mod reader;
 mod sources;
 #[cfg(test)]
 mod tests;
+pub mod values;
 
 pub use duration::parse_duration;
 pub use help::help;

@@ -2,24 +2,30 @@
 //!
 //! Bytes go in and out: an object is JSON text here, whatever its kind. [`Client`] sends requests to one of several
 //! servers within a rate limit; [`Watch`] follows one kind and tells it as [`WatchEvent`]s, whatever the API server
-//! and the network do; [`object_versions`] lists what is there, for an audit; [`EventRecorder`] writes Events.
+//! and the network do; [`object_versions`] lists what is there, for an audit; [`EventRecorder`] writes Events. An [`Elector`]
+//! takes part in a leader election, and its [`Fence`] keeps a client from writing without a lease.
 
 mod client;
 mod connection;
 mod error;
 mod events;
+mod fence;
 mod jitter;
+mod lease;
 mod ledger;
 #[cfg(test)]
 mod scripted;
 mod servers;
+mod status;
 mod throttle;
 mod versions;
 mod watch;
 
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, PatchType};
 pub use error::{ClientError, RequestError};
 pub use events::{EventRecorder, EventType, RecorderStatus, Regarding, Reporter};
+pub use fence::Fence;
+pub use lease::{Elector, ElectorError, ElectorOptions, ElectorStatus, Leadership, LeaseTimes};
 pub use ledger::ClientStatus;
 pub use versions::object_versions;
 pub use watch::{Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus};

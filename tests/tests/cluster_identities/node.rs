@@ -227,7 +227,7 @@ impl Node {
 impl Following {
     fn new(client: &Client) -> Self {
         let (to, told) = mpsc::channel(64);
-        let resource = Resource { kind: "CiliumIdentity", path: IDENTITIES, selector: String::new() };
+        let resource = Resource { kind: "CiliumIdentity", path: IDENTITIES.into(), selector: String::new() };
         let watch = Watch::start(client.clone(), resource, WatchOptions::default(), to);
         Self { manifests: Manifests::default(), told, _watch: watch }
     }

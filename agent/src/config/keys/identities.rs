@@ -1,14 +1,11 @@
 //! Keys of identities, which there are where there is a pod network.
 
+use portway_runtime::config::values::CLUSTER_NAME;
 use portway_runtime::config::{Key, Kind};
 
 use super::key;
 
 const IDENTITIES: &str = "Identities of pods";
-
-/// Cilium's rule, whose labels and DNS names have it.
-pub(in crate::config) const CLUSTER_NAME: &str =
-    "a name of up to 32 lower-case letters, digits and `-`, that begins and ends with a letter or digit";
 
 /// In the order of the help.
 pub(in crate::config) const KEYS: &[Key] = &[

@@ -55,6 +55,8 @@ pub struct Said {
 #[derive(Clone, Debug)]
 pub struct Settings {
     keys: &'static [Key],
+    /// What is unknown in the directory is another program's.
+    is_shared: bool,
     /// By [`Key::name`]; honoured and other known keys alike.
     known: BTreeMap<&'static str, Said>,
     unknown: Vec<Said>,
@@ -77,8 +79,19 @@ where
 {
     /// Reads all three. Never fails: what cannot be read is a [`Problem`] that [`Reader::finish`] returns.
     pub fn read(self, keys: &'static [Key]) -> Settings {
+        self.collect(keys, false)
+    }
+
+    /// As [`Self::read`], of a directory that another program reads too and has the last word on: a key that is not in
+    /// `keys` is most likely its own, and one that is nobody's is its to tell.
+    pub fn read_shared(self, keys: &'static [Key]) -> Settings {
+        self.collect(keys, true)
+    }
+
+    fn collect(self, keys: &'static [Key], is_shared: bool) -> Settings {
         let mut settings = Settings {
             keys,
+            is_shared,
             known: BTreeMap::new(),
             unknown: Vec::new(),
             without_effect: Vec::new(),
@@ -242,7 +255,7 @@ impl Settings {
                         "",
                         Origin::Directory,
                         &allowed,
-                        "give the agent the right to read it",
+                        "give the process the right to read it",
                     );
                 }
             }
@@ -277,6 +290,10 @@ impl Settings {
                     self.problems.push(Problem::of(said, Invalid::new(allowed, key.help)));
                 }
             }
+        }
+        if self.is_shared {
+            let of_directory = |said: &mut Said| said.origin == Origin::Directory;
+            self.without_effect.extend(self.unknown.extract_if(.., of_directory));
         }
         for said in &self.unknown {
             let message = match self.nearest(&said.key) {

@@ -170,6 +170,24 @@ fn a_key_that_is_not_offered_warns_where_it_asks_for_something() {
 }
 
 #[test]
+fn keys_of_another_program_in_a_shared_directory_are_accepted_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("mtu"), "1400\n").unwrap();
+    fs::write(dir.path().join("enable-ipv6"), "false\n").unwrap();
+    let arguments = [format!("--config-dir={}", dir.path().display()), "--enable-ipv5=false".to_owned()];
+    let sources = || Sources { arguments: arguments.iter().map(OsString::from), environment: [] };
+    let settings = sources().read_shared(KEYS);
+    let mut reader = settings.reader();
+    let ipv6 = reader.bool("enable-ipv6");
+    let (ipv6, warnings) = reader.finish(ipv6).unwrap();
+    assert!(!ipv6);
+    // A flag is for this program alone.
+    assert_eq!(warnings.iter().map(|warning| warning.key.as_str()).collect::<Vec<_>>(), ["enable-ipv5"]);
+    assert_eq!(settings.without_effect().iter().map(|said| said.key.as_str()).collect::<Vec<_>>(), ["mtu"]);
+    assert_eq!(sources().read(KEYS).reader().finish(()).unwrap().1.len(), 2);
+}
+
+#[test]
 fn a_config_dir_that_is_missing_is_a_problem() {
     let problems = problems(&["--config-dir=/nonexistent/portway"], &[]);
     assert!(problems[0].contains("mount the ConfigMap there"), "{problems:?}");

@@ -11,14 +11,15 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::error::{ClientError, RequestError, chain};
+use super::fence::Fence;
 use super::ledger::{ClientStatus, Ledger};
 use super::servers::Servers;
+use super::status::Status;
 use super::throttle::Throttle;
 
 /// A server that says nothing for so long, before its answer or within it, has failed.
@@ -33,6 +34,24 @@ const FILES_CHECK: Duration = Duration::from_secs(10);
 const REFUSED_CHECK: Duration = Duration::from_secs(5);
 
 const JSON: &str = "application/json";
+
+/// How a patch is read by the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// RFC 7396: a list replaces the list.
+    Merge,
+    /// Kubernetes' own, of its own kinds alone: elements of lists are merged by their keys.
+    Strategic,
+}
+
+impl PatchType {
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+        }
+    }
+}
 
 /// How to reach the API server.
 #[derive(Clone, Debug)]
@@ -55,6 +74,15 @@ pub struct ClientOptions {
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
+    /// Asked before each request that is no GET.
+    fence: Option<Fence>,
+}
+
+/// A body and what it is.
+#[derive(Clone)]
+struct Content {
+    content_type: &'static str,
+    body: Bytes,
 }
 
 struct Inner {
@@ -129,7 +157,14 @@ impl Client {
             returns: watch::Sender::new(0),
             asking: AtomicUsize::new(0),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), fence: None }
+    }
+
+    /// The same client, whose every request but GETs is refused unless `fence` lets it through, and given up after the
+    /// fence's limit: the wait for the rate limit, for connections and for other servers is part of it.
+    #[must_use]
+    pub fn fenced(&self, fence: Fence) -> Self {
+        Self { inner: Arc::clone(&self.inner), fence: Some(fence) }
     }
 
     /// The whole answer to a GET of `path` (with its query).
@@ -146,6 +181,15 @@ impl Client {
     /// As [`Client::get`].
     pub async fn send(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, RequestError> {
         self.fetch(method, path, JSON, body.into()).await
+    }
+
+    /// The whole answer to a patch of any type.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn patch(&self, path: &str, patch: PatchType, body: Vec<u8>) -> Result<Bytes, RequestError> {
+        let content = Content { content_type: patch.content_type(), body: body.into() };
+        self.fetch_within_fence(Method::PATCH, path, JSON, content).await
     }
 
     pub fn status(&self) -> ClientStatus {
@@ -166,8 +210,36 @@ impl Client {
         accept: &'static str,
         body: Bytes,
     ) -> Result<Bytes, RequestError> {
+        let content_type = if method == Method::PATCH { PatchType::Merge.content_type() } else { JSON };
+        self.fetch_within_fence(method, path, accept, Content { content_type, body }).await
+    }
+
+    async fn fetch_within_fence(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        content: Content,
+    ) -> Result<Bytes, RequestError> {
+        let Some(fence) = self.fence.as_ref().filter(|_| method != Method::GET) else {
+            return self.fetch_whole(method, path, accept, content).await;
+        };
+        let _under_way = fence.enter();
+        match timeout(fence.limit(), self.fetch_whole(method, path, accept, content)).await {
+            Ok(result) => result,
+            Err(_) => Err(RequestError::Timeout { url: self.shown(path), after: fence.limit() }),
+        }
+    }
+
+    async fn fetch_whole(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        content: Content,
+    ) -> Result<Bytes, RequestError> {
         let _asking = Asking::new(&self.inner.asking);
-        let answer = self.open(method, path, accept, body).await?;
+        let answer = self.open_with(method, path, accept, content).await?;
         let (server, url) = (answer.server, answer.url);
         let whole = collect(answer.response.into_body(), &url).await;
         if let Err(error) = &whole {
@@ -176,31 +248,43 @@ impl Client {
         whole
     }
 
+    /// Sends a GET and returns once the head of a good answer is there.
+    pub(super) async fn open(&self, path: &str, accept: &'static str) -> Result<Answer, RequestError> {
+        self.open_with(Method::GET, path, accept, Content { content_type: JSON, body: Bytes::new() }).await
+    }
+
+    /// A URL without the query, which differs from watch to watch and has the tokens of pages.
+    fn shown(&self, path: &str) -> String {
+        format!("{}{}", self.inner.servers.current().1, path.split('?').next().unwrap_or_default())
+    }
+
     /// Sends a request and returns once the head of a good answer is there.
-    pub(super) async fn open(
+    async fn open_with(
         &self,
         method: Method,
         path: &str,
         accept: &'static str,
-        body: Bytes,
+        Content { content_type, body }: Content,
     ) -> Result<Answer, RequestError> {
         self.look_at_files(false).await;
         let mut left = self.inner.servers.len();
         let mut may_renew = true;
         loop {
             self.inner.throttle.take().await;
+            // Last of all: whatever was waited for has taken its time.
+            if let Some(fence) = &self.fence
+                && method != Method::GET
+                && !fence.pass()
+            {
+                return Err(RequestError::Fenced { url: self.shown(path) });
+            }
             let (server, base) = self.inner.servers.current();
             let url = Servers::url(base, path)?;
             let request = Request::builder().method(method.clone()).uri(&url).header(ACCEPT, accept);
-            let request = match (&method, body.is_empty()) {
-                (_, true) => request,
-                (&Method::PATCH, false) => request.header(CONTENT_TYPE, "application/merge-patch+json"),
-                (_, false) => request.header(CONTENT_TYPE, JSON),
-            };
+            let request = if body.is_empty() { request } else { request.header(CONTENT_TYPE, content_type) };
             let request = request
                 .body(Body::from(body.clone()))
                 .map_err(|error| RequestError::Path { path: path.to_owned(), problem: error.to_string() })?;
-            // Without the query, which differs from watch to watch and has the tokens of pages.
             let url = format!("{base}{}", path.split('?').next().unwrap_or_default());
             let error = match self.attempt(request, url.clone()).await {
                 Ok(response) => {
@@ -350,64 +434,4 @@ async fn collect(mut body: Body, url: &str) -> Result<Bytes, RequestError> {
         }
     }
     Ok(whole.freeze())
-}
-
-/// What the API server says of a failure: `meta/v1` Status.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Status {
-    code: Option<u16>,
-    reason: String,
-    message: String,
-    details: Details,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Details {
-    retry_after_seconds: Option<u64>,
-    causes: Vec<Cause>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Cause {
-    reason: String,
-}
-
-impl Status {
-    /// The status of a body; one that is none is its own message, cut.
-    pub(super) fn read(text: &[u8]) -> Self {
-        serde_json::from_slice(text).unwrap_or_else(|_| {
-            let message = String::from_utf8_lossy(text).chars().take(200).collect();
-            Self { message, ..Self::default() }
-        })
-    }
-
-    pub(super) fn into_error(
-        self,
-        url: String,
-        code: http::StatusCode,
-        retry_after: Option<Duration>,
-    ) -> RequestError {
-        let reason = if self.reason.is_empty() {
-            code.canonical_reason().unwrap_or("unknown status").to_owned()
-        } else {
-            self.reason
-        };
-        RequestError::Status {
-            url,
-            code: code.as_u16(),
-            reason,
-            message: self.message.trim().to_owned(),
-            retry_after: retry_after.or(self.details.retry_after_seconds.map(Duration::from_secs)),
-            version_ahead: self.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge"),
-        }
-    }
-
-    /// The status of an `ERROR` event. One without a code is an error of the server.
-    pub(super) fn into_event_error(self, url: String) -> RequestError {
-        let code = self.code.and_then(|code| http::StatusCode::from_u16(code).ok());
-        self.into_error(url, code.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR), None)
-    }
 }

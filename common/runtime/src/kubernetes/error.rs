@@ -56,6 +56,9 @@ pub enum RequestError {
     Answer { url: String, problem: String },
     #[error("{path:?} is not the path of a request: {problem}")]
     Path { path: String, problem: String },
+    /// A write that was not sent: the lease is not held for as long as it may take.
+    #[error("{url}: not written, for the lease is not held")]
+    Fenced { url: String },
 }
 
 impl RequestError {
@@ -63,7 +66,11 @@ impl RequestError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Answer { .. } | Self::Path { .. } => None,
+            Self::Unreachable { .. }
+            | Self::Timeout { .. }
+            | Self::Answer { .. }
+            | Self::Path { .. }
+            | Self::Fenced { .. } => None,
         }
     }
 
@@ -75,23 +82,28 @@ impl RequestError {
             Self::Status { code, .. } => code.to_string(),
             Self::Answer { .. } => "broken-answer".to_owned(),
             Self::Path { .. } => "bad-path".to_owned(),
+            Self::Fenced { .. } => "fenced".to_owned(),
         }
     }
 
     /// How long the server asks to be left alone.
-    pub(super) fn retry_after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Answer { .. } | Self::Path { .. } => None,
+            Self::Unreachable { .. }
+            | Self::Timeout { .. }
+            | Self::Answer { .. }
+            | Self::Path { .. }
+            | Self::Fenced { .. } => None,
         }
     }
 
     /// Whether another server may do better.
-    pub(super) fn blames_server(&self) -> bool {
+    pub fn blames_server(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } => true,
             Self::Status { code, .. } => matches!(code, 500 | 502..=504),
-            Self::Answer { .. } | Self::Path { .. } => false,
+            Self::Answer { .. } | Self::Path { .. } | Self::Fenced { .. } => false,
         }
     }
 }

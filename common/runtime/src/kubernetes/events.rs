@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::client::Client;
 use super::error::RequestError;
 use super::jitter;
+pub(super) use series::micro_time;
 use series::{Series, Write};
 
 /// Occurrences that wait to be looked at.

@@ -40,7 +40,7 @@ pub async fn object_versions(
         for Item { metadata: Metadata { namespace, name, version: text } } in page.items {
             let key = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
             let version = list::version(&text).map_err(|problem| RequestError::Answer {
-                url: resource.path.to_owned(),
+                url: resource.path.to_string(),
                 problem: format!("names {} {key}: {problem}", resource.kind),
             })?;
             versions.insert(key, version);

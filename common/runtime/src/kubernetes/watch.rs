@@ -13,6 +13,7 @@ mod supervise;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub struct Resource {
     /// `Service`.
     pub kind: &'static str,
     /// `/api/v1/services`.
-    pub path: &'static str,
+    pub path: Cow<'static, str>,
     /// More of the query, percent-encoded: `fieldSelector=metadata.name%3Dnode-1`; empty: everything.
     pub selector: String,
 }

@@ -62,7 +62,7 @@ fn watch(
     client: &Client,
 ) -> (Watch, mpsc::Receiver<(&'static str, portway_runtime::kubernetes::WatchEvent)>) {
     let (to, told) = mpsc::channel(64);
-    let path = "/apis/cilium.io/v2/ciliumidentities";
+    let path = "/apis/cilium.io/v2/ciliumidentities".into();
     let resource = Resource { kind: ObjectKind::CiliumIdentity.name(), path, selector: String::new() };
     // Left alone it would take an hour.
     let hour = Duration::from_secs(3600);

@@ -124,7 +124,7 @@ async fn an_error_that_is_no_status_is_quoted() {
 async fn what_exists_is_listed_with_versions_and_without_content() {
     let (client, mut server) = scripted(&["http://a"]);
     let resource =
-        crate::kubernetes::Resource { kind: "Pod", path: "/api/v1/pods", selector: "a=b".to_owned() };
+        crate::kubernetes::Resource { kind: "Pod", path: "/api/v1/pods".into(), selector: "a=b".to_owned() };
     let listing = tokio::spawn(async move { crate::kubernetes::object_versions(&client, &resource).await });
     let asked = server.next().await;
     assert_eq!(asked.headers["accept"], "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");

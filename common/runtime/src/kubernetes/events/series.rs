@@ -98,8 +98,9 @@ impl Series {
         let mut instance = reporter.instance.clone();
         cut(&mut instance, LONGEST_INSTANCE);
         // A count of one is no series.
-        let series = (one.count > 1)
-            .then(|| json!({"count": one.count.min(i32::MAX as u64), "lastObservedTime": time(one.last)}));
+        let series = (one.count > 1).then(
+            || json!({"count": one.count.min(i32::MAX as u64), "lastObservedTime": micro_time(one.last)}),
+        );
         let key = occurrence.clone();
         one.written = one.count;
         one.due = now + COUNT_INTERVAL;
@@ -111,7 +112,7 @@ impl Series {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": one.name, "namespace": namespace},
-            "eventTime": time(one.first),
+            "eventTime": micro_time(one.first),
             "reportingController": reporter.controller,
             "reportingInstance": instance,
             "action": reporter.action,
@@ -131,7 +132,7 @@ impl Series {
 }
 
 /// A `MicroTime`.
-fn time(clock: SystemTime) -> String {
+pub(in crate::kubernetes) fn micro_time(clock: SystemTime) -> String {
     let timestamp = Timestamp::try_from(clock).unwrap_or_default();
     format!("{timestamp:.6}")
 }

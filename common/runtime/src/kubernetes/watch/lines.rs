@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::list;
-use crate::kubernetes::client::Status;
 use crate::kubernetes::error::chain;
+use crate::kubernetes::status::Status;
 
 /// A watch's answer as it comes in: one JSON text a line.
 pub(super) struct Lines {

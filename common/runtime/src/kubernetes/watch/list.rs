@@ -44,7 +44,7 @@ pub(in crate::kubernetes) async fn page<T: serde::de::DeserializeOwned>(
         path = format!("{path}&continue={}", encoded(next));
     }
     let text = client.fetch(Method::GET, &path, accept, Bytes::new()).await?;
-    let bad = |problem: String| RequestError::Answer { url: resource.path.to_owned(), problem };
+    let bad = |problem: String| RequestError::Answer { url: resource.path.to_string(), problem };
     let List { metadata, items } =
         serde_json::from_slice(&text).map_err(|error| bad(format!("is not a list: {error}")))?;
     let version = version(&metadata.version).map_err(|problem| bad(format!("is not a list: {problem}")))?;

@@ -1,9 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::Method;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -217,7 +215,7 @@ impl Supervisor {
         ));
         let answer = tokio::select! {
             () = self.relist.notified() => return End::Relist { reason: "asked", error: None },
-            answer = self.client.open(Method::GET, &path, "application/json", Bytes::new()) => answer,
+            answer = self.client.open(&path, "application/json") => answer,
         };
         let Answer { server, url, response } = match answer {
             Ok(answer) => answer,

@@ -21,7 +21,7 @@ struct Rig {
 }
 
 fn services() -> Resource {
-    Resource { kind: "Service", path: "/api/v1/services", selector: String::new() }
+    Resource { kind: "Service", path: "/api/v1/services".into(), selector: String::new() }
 }
 
 fn object(name: &str, version: u64) -> Value {

@@ -56,7 +56,7 @@ async fn a_watch_may_be_of_some_objects_only() {
     let (client, mut server) = scripted(&["http://a"]);
     let (to, _told) = mpsc::channel(8);
     let selector = "fieldSelector=metadata.name%3Dnode-1".to_owned();
-    let resource = Resource { kind: "Node", path: "/api/v1/nodes", selector };
+    let resource = Resource { kind: "Node", path: "/api/v1/nodes".into(), selector };
     let _watch = Watch::start(client, resource, WatchOptions::default(), to);
     let asked = server.next().await;
     assert_eq!(asked.query["fieldSelector"], "metadata.name%3Dnode-1");

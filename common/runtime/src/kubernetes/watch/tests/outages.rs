@@ -8,7 +8,7 @@ async fn dozen() -> (Server, Client, Vec<Watch>, Vec<Stream>) {
     let (to, mut told) = mpsc::channel(1024);
     tokio::spawn(async move { while told.recv().await.is_some() {} });
     let watches = KINDS.map(|kind| {
-        let resource = Resource { kind, path: "/api/v1/services", selector: String::new() };
+        let resource = Resource { kind, path: "/api/v1/services".into(), selector: String::new() };
         Watch::start(client.clone(), resource, WatchOptions::default(), to.clone())
     });
     let mut streams = Vec::new();
