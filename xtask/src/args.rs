@@ -24,6 +24,8 @@ pub(crate) enum Verb {
     BuildEbpf,
     /// Write deploy/crds: the CustomResourceDefinitions, from the types of common/model/src/crd
     Crds,
+    /// Write tests/chart: what helm renders of deploy/portway for the sets of values there
+    Chart,
     /// Watch services work without kube-proxy, in network namespaces of the demo's own (as root)
     Demo {
         /// Leave everything up afterwards, to play with

@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::ValueEnum;
 
 use crate::command::{output, run as run_command, say, timed};
-use crate::{crds, ebpf, setup, workspace};
+use crate::{chart, crds, ebpf, setup, workspace};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
@@ -26,6 +26,8 @@ pub(crate) enum Part {
     Dependencies,
     /// deploy/crds is what the types say
     Crds,
+    /// deploy/portway: helm finds no fault, and tests/chart is what it renders
+    Chart,
     /// Names, lengths, machine paths and unsafe code in the files of the project
     Files,
 }
@@ -59,6 +61,10 @@ impl Part {
             }
             Self::Dependencies => check_dependencies(),
             Self::Crds => verdict(&crds::drift()?),
+            Self::Chart => {
+                chart::lint()?;
+                verdict(&chart::drift()?)
+            }
             Self::Files => files::check(),
         }
     }

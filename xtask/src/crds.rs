@@ -45,7 +45,7 @@ fn generate(into: &Path) -> anyhow::Result<()> {
 }
 
 /// The texts of a directory, by their names; empty where there is none.
-fn files(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+pub(crate) fn files(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     if !dir.exists() {
         return Ok(files);

@@ -1,4 +1,4 @@
-//! What people and CI type: `cargo xtask setup|build-ebpf|crds|demo|test|check|bench|ci`.
+//! What people and CI type: `cargo xtask setup|build-ebpf|crds|chart|demo|test|check|bench|ci`.
 //!
 //! Runs cargo, the package manager and the project's own binaries; holds the rules of the project as checks. It
 //! uses none of the other crates, so that it compiles in seconds and works while they do not.
@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod chart;
 mod check;
 mod ci;
 mod command;
@@ -30,6 +31,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             demo::build_object()
         }
         Verb::Crds => crds::run(),
+        Verb::Chart => chart::run(),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Test { suite, filter, long } => suites::run(suite, filter.as_deref(), long),
         Verb::Check { only } => check::run(&only),

@@ -1,0 +1,123 @@
+{{/* The image of all containers. */}}
+{{- define "portway.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Labels of every object; the argument is a list of the root and the component. */}}
+{{- define "portway.labels" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: portway-{{ $component }}
+app.kubernetes.io/component: {{ $component }}
+app.kubernetes.io/part-of: portway
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{- end }}
+
+{{/* Labels that the agents' pods are found by; the operator's cilium-pod-labels has the first as its default. */}}
+{{- define "portway.agent.selector" -}}
+k8s-app: portway
+app.kubernetes.io/name: portway-agent
+{{- end }}
+
+{{- define "portway.operator.selector" -}}
+app.kubernetes.io/name: portway-operator
+{{- end }}
+
+{{/* Labels of pods besides, which do not change with the version; the argument is the component. */}}
+{{- define "portway.podLabels" -}}
+app.kubernetes.io/component: {{ . }}
+app.kubernetes.io/part-of: portway
+{{- end }}
+
+{{/* Whether an operator works for the pod network; without one it has nothing to do. */}}
+{{- define "portway.operator.enabled" -}}
+{{- if and .Values.operator.enabled .Values.podNetwork.enabled -}}true{{- end -}}
+{{- end }}
+
+{{- define "portway.clusterPool" -}}
+{{- if and .Values.podNetwork.enabled (eq .Values.ipam.mode "cluster-pool") -}}true{{- end -}}
+{{- end }}
+
+{{/* The URL of the API server, where it was given. */}}
+{{- define "portway.apiServer" -}}
+{{- $host := .Values.k8sServiceHost -}}
+{{- if $host -}}
+https://{{ if contains ":" $host }}[{{ trimAll "[]" $host }}]{{ else }}{{ $host }}{{ end }}:{{ .Values.k8sServicePort }}
+{{- end -}}
+{{- end }}
+
+{{- define "portway.pullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Mistakes that the schema cannot see, told before anything is applied. */}}
+{{- define "portway.validate" -}}
+{{- $cidrs := .Values.ipam.operator -}}
+{{- if not (or .Values.ipv4.enabled .Values.ipv6.enabled) -}}
+{{- fail "ipv4.enabled and ipv6.enabled: set one of them to true" -}}
+{{- end -}}
+{{- if and .Values.podNetwork.enabled (not .Values.operator.enabled) (eq .Values.ipam.mode "cluster-pool") -}}
+{{- fail "operator.enabled=false: nobody would cut nodes' prefixes from the pool; set ipam.mode=kubernetes" -}}
+{{- end -}}
+{{- if and .Values.podNetwork.enabled (not .Values.operator.enabled) (ne .Values.identityManagementMode "agent") -}}
+{{- fail "operator.enabled=false: nobody would make identities; set identityManagementMode=agent" -}}
+{{- end -}}
+{{- if and .Values.podNetwork.enabled (not .Values.operator.enabled) .Values.ciliumEndpointSlice.enabled -}}
+{{- fail "operator.enabled=false: nobody would make slices; set ciliumEndpointSlice.enabled=false" -}}
+{{- end -}}
+{{- if and (include "portway.clusterPool" .) (not $cidrs.clusterPoolIPv4PodCIDRList) (not $cidrs.clusterPoolIPv6PodCIDRList) -}}
+{{- fail "ipam.mode=cluster-pool: set ipam.operator.clusterPoolIPv4PodCIDRList or clusterPoolIPv6PodCIDRList" -}}
+{{- end -}}
+{{- if and .Values.podNetwork.enabled (eq .Values.routingMode "native") -}}
+{{- if and .Values.ipv4.enabled .Values.enableIPv4Masquerade (not .Values.ipv4NativeRoutingCIDR) -}}
+{{- fail "routingMode=native: set ipv4NativeRoutingCIDR to the prefix of all pods, or enableIPv4Masquerade=false" -}}
+{{- end -}}
+{{- if and .Values.ipv6.enabled .Values.enableIPv6Masquerade (not .Values.ipv6NativeRoutingCIDR) -}}
+{{- fail "routingMode=native: set ipv6NativeRoutingCIDR to the prefix of all pods, enableIPv6Masquerade=false or ipv6.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A value of the configuration as text: numbers of values are floats, and large ones would be printed as 1e+06. */}}
+{{- define "portway.text" -}}
+{{- if kindIs "float64" . }}{{ if eq . (floor .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
+{{/*
+What the agent may do to its node. Loading programs and attaching them is CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; entering
+pods' network namespaces is CAP_SYS_ADMIN, finding them CAP_SYS_PTRACE. With these alone /proc/sys is read-only to a
+container, and the settings of interfaces and ip_forward are there; nor would anything be kept from a process that has
+CAP_SYS_ADMIN and the processes of the node before it.
+*/}}
+{{- define "portway.agent.security" -}}
+securityContext:
+  privileged: true
+{{- end }}
+
+{{/* What outlives the agent. */}}
+{{- define "portway.agent.mounts" -}}
+# Before the cgroups: in an image where /var/run leads to /run it is the directory above them.
+- name: state
+  mountPath: /var/run/portway
+- name: cgroup
+  mountPath: /run/portway/cgroupv2
+- name: bpf
+  mountPath: /sys/fs/bpf
+  mountPropagation: HostToContainer
+{{- if .Values.podNetwork.enabled }}
+- name: cni-conf
+  mountPath: /host/etc/cni/net.d
+{{- end }}
+{{- end }}
