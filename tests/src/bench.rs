@@ -12,6 +12,7 @@ pub mod connect;
 pub mod hammer;
 pub mod identity;
 pub mod objects;
+pub mod operator;
 pub mod podadd;
 pub mod podnet;
 pub mod program;
@@ -24,9 +25,9 @@ pub use report::Figure;
 use anyhow::{Result, bail};
 
 /// Every benchmark, in the order in which they are run.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 13] = [
     "connect", "program", "start", "restart", "memory", "envelope", "hammer", "apilag", "churn", "podadd",
-    "podnet", "identity",
+    "podnet", "identity", "operator",
 ];
 
 /// Runs one. `long`: the form whose figures are published.
@@ -44,6 +45,7 @@ pub fn run(name: &str, long: bool) -> Result<Vec<Figure>> {
         "podadd" => podadd::run(long),
         "podnet" => podnet::run(long),
         "identity" => identity::run(long),
+        "operator" => operator::run(long),
         other => bail!("no benchmark {other:?}: there are {}", NAMES.join(", ")),
     }
 }

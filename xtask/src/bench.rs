@@ -10,7 +10,7 @@ use crate::{setup, workspace};
 const SOURCE: &str = "tests/src/bin/portway-bench.rs";
 
 /// Those that run on a real API server, and beside kube-proxy.
-const ON_AN_API_SERVER: [&str; 3] = ["apilag", "churn", "identity"];
+const ON_AN_API_SERVER: [&str; 4] = ["apilag", "churn", "identity", "operator"];
 
 pub(crate) fn run(names: &[String], json: bool, long: bool) -> anyhow::Result<()> {
     let folder = SOURCE.trim_end_matches(".rs");

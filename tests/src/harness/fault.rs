@@ -64,6 +64,8 @@ struct State {
     cuts: u64,
     watch_cuts: u64,
     stalls: u64,
+    /// Raised to let what is held go.
+    releases: u64,
 }
 
 type OnRequest = Box<dyn FnMut(&Asked) -> RequestFault + Send>;
@@ -71,6 +73,8 @@ type OnEvent = Box<dyn FnMut(&Asked, Event<'_>) -> EventFault + Send>;
 
 struct Shared {
     upstream: SocketAddr,
+    /// Who it says asks; `None`: the proxy itself.
+    from: Option<IpAddr>,
     acceptor: TlsAcceptor,
     connector: TlsConnector,
     state: watch::Sender<State>,
@@ -94,6 +98,23 @@ impl FaultProxy {
 
     /// Before the API server at `url` (`https://address:port`), on a port of its own.
     pub fn start_before(control_plane: &ControlPlane, url: &str, port: u16) -> Result<Self> {
+        Self::new(control_plane, url, port, "agent", None)
+    }
+
+    /// Number `number` of several before the first API server, for `user` alone. The API server's record says that it is
+    /// `192.0.2.number` (of the documentation's prefix) who asks.
+    pub fn start_for(control_plane: &ControlPlane, user: &str, number: u8) -> Result<Self> {
+        let from = asker(number);
+        Self::new(control_plane, &control_plane.url(), PORT + u16::from(number), user, Some(from))
+    }
+
+    fn new(
+        control_plane: &ControlPlane,
+        url: &str,
+        port: u16,
+        user: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Self> {
         let upstream = url.trim_start_matches("https://").parse().with_context(|| format!("read {url}"))?;
         let identity = control_plane.identity();
         let (certificate, key) = identity.server();
@@ -112,9 +133,16 @@ impl FaultProxy {
             .with_no_client_auth();
         let shared = Arc::new(Shared {
             upstream,
+            from,
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
-            state: watch::Sender::new(State { reach: Reach::Up, cuts: 0, watch_cuts: 0, stalls: 0 }),
+            state: watch::Sender::new(State {
+                reach: Reach::Up,
+                cuts: 0,
+                watch_cuts: 0,
+                stalls: 0,
+                releases: 0,
+            }),
             on_request: Mutex::new(Box::new(|_| RequestFault::None)),
             on_event: Mutex::new(Box::new(|_, _| EventFault::None)),
             seen: Mutex::default(),
@@ -128,7 +156,7 @@ impl FaultProxy {
             tokio::spawn(serve::accept(listening, address, listener));
             Ok(())
         })?;
-        let kubeconfig = identity.kubeconfig("agent", &format!("https://{address}"))?;
+        let kubeconfig = identity.kubeconfig(user, &format!("https://{address}"))?;
         Ok(Self { _runtime: runtime, shared, address, kubeconfig })
     }
 
@@ -136,7 +164,7 @@ impl FaultProxy {
         format!("https://{}", self.address)
     }
 
-    /// The agent's, by this proxy.
+    /// Of who asks (the agent), by this proxy.
     pub fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }
@@ -175,6 +203,11 @@ impl FaultProxy {
         self.shared.state.send_modify(|state| state.stalls += 1);
     }
 
+    /// What [`RequestFault::Hold`] has held so far goes on to the API server.
+    pub fn release(&self) {
+        self.shared.state.send_modify(|state| state.releases += 1);
+    }
+
     /// Everything that was asked, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.shared.seen).clone()
@@ -205,6 +238,11 @@ impl FaultProxy {
             lock(&self.shared.seen).iter().map(|seen| seen.at).filter(|at| *at >= since).collect();
         busiest_second(&times)
     }
+}
+
+/// Who asks by proxy `number`, as the API server records it.
+pub fn asker(number: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, number])
 }
 
 /// How many of `times`, which are in order, lie in the second that has the most.

@@ -19,10 +19,10 @@ pub type Labels = BTreeMap<String, String>;
 /// Objects of one moment.
 #[derive(Debug)]
 pub struct Objects {
-    pods: Vec<Value>,
+    pub(super) pods: Vec<Value>,
     namespaces: Vec<Value>,
-    endpoints: Vec<Value>,
-    identities: Vec<Value>,
+    pub(super) endpoints: Vec<Value>,
+    pub(super) identities: Vec<Value>,
 }
 
 impl Objects {
@@ -119,7 +119,7 @@ impl Objects {
     }
 
     /// Of a pod, its namespace, its account and its cluster.
-    fn labels(&self, pod: &Value) -> Result<Labels> {
+    pub(super) fn labels(&self, pod: &Value) -> Result<Labels> {
         let namespace = text(pod, "/metadata/namespace")?;
         let mut labels = Labels::new();
         for (key, value) in strings(&pod["metadata"]["labels"]) {

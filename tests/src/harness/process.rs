@@ -98,7 +98,8 @@ impl Process {
         self.child.wait().with_context(|| format!("wait for {}", self.name))
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    /// A signal to it alone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).context("its process id is out of range")?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("send {signal} to {}", self.name))
     }

@@ -17,6 +17,7 @@ use crate::harness::Namespace;
 
 /// Requests on their way at a time when there are many objects: more only wait in the API server.
 const PARALLEL: usize = 16;
+const MERGE_PATCH: &str = "application/merge-patch+json";
 /// Kinds without a namespace, of those that the tests use.
 const CLUSTER_SCOPED: [&str; 8] = [
     "CiliumEndpointSlice",
@@ -128,7 +129,23 @@ impl ApiClient {
 
     /// A merge patch (RFC 7386) of the object that `object` names.
     pub fn patch(&self, object: &Value, patch: &Value) -> Result<Value> {
-        self.request(Method::PATCH, &path_of(object)?, "application/merge-patch+json", Some(patch))
+        self.request(Method::PATCH, &path_of(object)?, MERGE_PATCH, Some(patch))
+    }
+
+    /// As [`Self::patch`], the same patch of all that `objects` name, in no order.
+    pub fn patch_all(&self, objects: &[Value], patch: &Value) -> Result<()> {
+        let paths: Vec<String> = objects.iter().map(path_of).collect::<Result<_>>()?;
+        let (client, patch) = (self.client.clone(), patch.clone());
+        within(&self.runtime, async move {
+            let requests =
+                paths.into_iter().map(|path| {
+                    let (client, patch) = (client.clone(), patch.clone());
+                    async move {
+                        request(&client, Method::PATCH, &path, MERGE_PATCH, Some(&patch)).await.map(drop)
+                    }
+                });
+            stream::iter(requests).buffer_unordered(PARALLEL).try_collect().await
+        })
     }
 
     /// Deletes the object that `object` names, at once.
@@ -179,7 +196,7 @@ async fn set_status(client: &kube::Client, object: &Value) -> Result<Option<Valu
     let Some(status) = object.get("status").filter(|status| !status.is_null()) else { return Ok(None) };
     let path = format!("{}/status", path_of(object)?);
     let patch = json!({"status": status});
-    request(client, Method::PATCH, &path, "application/merge-patch+json", Some(&patch)).await.map(Some)
+    request(client, Method::PATCH, &path, MERGE_PATCH, Some(&patch)).await.map(Some)
 }
 
 async fn request(

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use portway_model::k8s::seconds_of;
 use serde_json::{Value, json};
 
 use super::identity::{AGENT, OPERATOR};
@@ -23,8 +25,18 @@ pub struct Write {
     pub name: String,
     /// Of the answer.
     pub code: u64,
-    /// The address that asked: of its node.
+    /// The address that asked: of its node, or the one that a proxy says.
     pub from: Option<IpAddr>,
+    /// When the request was there, and when it was answered; since 1970, by the API server's clock, which is the test's.
+    pub received: Duration,
+    pub answered: Duration,
+}
+
+impl Write {
+    /// Something may have changed.
+    pub const fn is_done(&self) -> bool {
+        self.code >= 200 && self.code < 300
+    }
 }
 
 /// Lets an API server record what agents and operators write, once it is answered.
@@ -70,7 +82,7 @@ impl ControlPlane {
             for line in whole.lines() {
                 let event: Value = serde_json::from_str(line).with_context(|| format!("read {line}"))?;
                 if event.pointer("/user/username").and_then(Value::as_str) == Some(user) {
-                    writes.push(write(&event));
+                    writes.push(write(&event).with_context(|| format!("read {line}"))?);
                 }
             }
         }
@@ -78,13 +90,35 @@ impl ControlPlane {
     }
 }
 
-fn write(event: &Value) -> Write {
+fn write(event: &Value) -> Result<Write> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Write {
+    Ok(Write {
         verb: text("/verb"),
         resource: text("/objectRef/resource"),
         name: text("/objectRef/name"),
         code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
         from: text("/sourceIPs/0").parse().ok(),
+        received: time(&text("/requestReceivedTimestamp"))?,
+        answered: time(&text("/stageTimestamp"))?,
+    })
+}
+
+/// `2026-11-30T16:34:39.123456Z`, since 1970.
+fn time(text: &str) -> Result<Duration> {
+    let seconds = seconds_of(text).with_context(|| format!("{text:?} is no time"))?;
+    let fraction = text.split_once('.').map_or("0", |(_, rest)| rest.trim_end_matches('Z'));
+    let nanos: u32 = format!("{fraction:0<9}").parse().with_context(|| format!("{text:?} is no time"))?;
+    Ok(Duration::new(u64::try_from(seconds)?, nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_its_fraction() {
+        assert_eq!(time("1970-01-01T00:00:02.000500Z").unwrap(), Duration::new(2, 500_000));
+        assert_eq!(time("1970-01-01T00:00:02Z").unwrap(), Duration::from_secs(2));
+        assert!(time("").is_err());
     }
 }

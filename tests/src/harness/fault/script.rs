@@ -76,6 +76,9 @@ pub enum RequestFault {
     Hang,
     /// The answer, so much later.
     Delay(Duration),
+    /// It stays on its way to the API server until [`super::FaultProxy::release`], and gets there then, be it that nobody
+    /// waits for the answer any more.
+    Hold,
     /// The first half of the answer's body, then the connection ends.
     Half,
     /// As [`Self::Half`], of a body in chunks that does not say how long it is.

@@ -15,6 +15,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::script::{Asked, RequestFault, status};
@@ -100,9 +101,19 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         RequestFault::Refuse => bail!("a fault of the test"),
         RequestFault::Hang => std::future::pending().await,
         RequestFault::Delay(delay) => tokio::time::sleep(delay).await,
-        RequestFault::None | RequestFault::Half | RequestFault::HalfInChunks | RequestFault::HalfJson => {}
+        RequestFault::None
+        | RequestFault::Hold
+        | RequestFault::Half
+        | RequestFault::HalfInChunks
+        | RequestFault::HalfJson => {}
     }
-    let Ok(answer) = forward(&shared, request).await else {
+    let request = whole(&shared, request).await?;
+    let answer = if fault == RequestFault::Hold {
+        late(&shared, request).await
+    } else {
+        forward(&shared, request).await
+    };
+    let Ok(answer) = answer else {
         // The API server is not there: what a load balancer before it says.
         return own_answer(503, None);
     };
@@ -129,6 +140,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
             full(half)
         }
         RequestFault::None
+        | RequestFault::Hold
         | RequestFault::Delay(_)
         | RequestFault::Status(..)
         | RequestFault::Refuse
@@ -145,14 +157,22 @@ fn own_answer(code: u16, retry_after: Option<u32>) -> Result<Response<Body>> {
     Ok(answer.body(full(status(code).into()))?)
 }
 
-/// On a connection of its own, so that no fault of one request is another's.
-async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response<Incoming>> {
+/// The request as it goes on to the API server.
+async fn whole(shared: &Shared, request: Request<Incoming>) -> Result<Request<Full<Bytes>>> {
     let (mut head, body) = request.into_parts();
     let body = body.collect().await.context("read the request")?.to_bytes();
     // Compressed events could not be told apart.
     head.headers.remove(header::ACCEPT_ENCODING);
     head.headers.remove(header::CONNECTION);
     head.headers.insert(header::HOST, HeaderValue::from_str(&shared.upstream.to_string())?);
+    if let Some(from) = shared.from {
+        head.headers.insert("x-forwarded-for", HeaderValue::from_str(&from.to_string())?);
+    }
+    Ok(Request::from_parts(head, Full::new(body)))
+}
+
+/// On a connection of its own, so that no fault of one request is another's.
+async fn forward(shared: &Shared, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
     let tcp = TcpStream::connect(shared.upstream).await.context("connect to the API server")?;
     tcp.set_nodelay(true)?;
     let name = ServerName::IpAddress(shared.upstream.ip().into());
@@ -160,7 +180,22 @@ async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response
     let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
     // Ends with the answer; its error is the answer's, too.
     tokio::spawn(connection);
-    Ok(send.send_request(Request::from_parts(head, Full::new(body))).await?)
+    Ok(send.send_request(request).await?)
+}
+
+/// Forwards a request once it is released, be it that nobody waits for its answer any more.
+async fn late(shared: &Arc<Shared>, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
+    let (to, answer) = oneshot::channel();
+    let mut state = shared.state.subscribe();
+    let releases = state.borrow_and_update().releases;
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        if state.wait_for(|state| state.releases != releases).await.is_ok() {
+            // Who asked may be gone.
+            drop(to.send(forward(&shared, request).await));
+        }
+    });
+    answer.await.context("the proxy ends")?
 }
 
 fn full(bytes: Bytes) -> Body {

@@ -1,0 +1,216 @@
+//! What must be true of objects at every moment: each change of them is looked at, in the order in which the API server
+//! made them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use portway_model::identity::CLAIM;
+use serde_json::Value;
+
+use crate::harness::ControlPlane;
+use crate::harness::cluster::ApiClient;
+
+/// A watch that is quiet for so long is begun again where it was.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A kind and what is wrong with its objects of one moment.
+type Rule = (&'static str, fn(&Objects) -> Result<Vec<String>>);
+/// By their names.
+pub(super) type Objects = BTreeMap<String, Value>;
+
+const RULES: [Rule; 3] = [
+    ("/apis/cilium.io/v2/ciliumnodes", overlapping_ranges),
+    ("/apis/cilium.io/v2/ciliumidentities", twins),
+    ("/apis/cilium.io/v2alpha1/ciliumendpointslices", doubled_endpoints),
+];
+
+/// Looks at every version of all CiliumNodes, CiliumIdentities and CiliumEndpointSlices until its end.
+#[derive(Debug)]
+pub struct Census {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<Found>>>,
+}
+
+/// What it has come to.
+#[derive(Debug, Default)]
+struct Found {
+    changes: usize,
+    wrong: Vec<String>,
+}
+
+impl Census {
+    pub fn start(control_plane: &ControlPlane) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for rule in RULES {
+            let (client, stop) = (control_plane.new_client()?, Arc::clone(&stop));
+            let thread = std::thread::Builder::new().name(format!("census of {}", rule.0));
+            threads.push(thread.spawn(move || follow(&client, rule, &stop)).context("start a thread")?);
+        }
+        Ok(Self { stop, threads })
+    }
+
+    /// How many changes it has seen. Whatever was wrong at any moment is an error.
+    pub fn end(self) -> Result<usize> {
+        self.stop.store(true, Ordering::Relaxed);
+        let (mut changes, mut wrong) = (0, Vec::new());
+        for thread in self.threads {
+            let found = thread.join().map_err(|_| anyhow::anyhow!("the census panicked"))??;
+            changes += found.changes;
+            wrong.extend(found.wrong);
+        }
+        ensure!(wrong.is_empty(), "{} times in {changes} changes: {wrong:#?}", wrong.len());
+        Ok(changes)
+    }
+}
+
+fn follow(client: &ApiClient, (path, rule): Rule, stop: &AtomicBool) -> Result<Found> {
+    let list = client.get(path)?;
+    let mut version = text(&list, "/metadata/resourceVersion")?.to_owned();
+    let mut objects = Objects::new();
+    for object in list["items"].as_array().into_iter().flatten() {
+        objects.insert(text(object, "/metadata/name")?.to_owned(), object.clone());
+    }
+    let mut found = Found { wrong: rule(&objects)?, ..Found::default() };
+    loop {
+        // Once more after it was told to end.
+        let over = stop.load(Ordering::Relaxed);
+        let watch = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=600");
+        let Ok((lines, _)) = client.watch(&watch, PATIENCE) else {
+            // The API server is away: it is asked again. Nothing changes meanwhile.
+            if over {
+                bail!("the watch of {path} cannot be begun again");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        for line in &lines {
+            let event: Value = serde_json::from_str(line).with_context(|| format!("read {line}"))?;
+            let (kind, object) = (text(&event, "/type")?, &event["object"]);
+            ensure!(kind != "ERROR", "the watch of {path}: {object}");
+            version = text(object, "/metadata/resourceVersion")?.to_owned();
+            let name = text(object, "/metadata/name")?.to_owned();
+            if kind == "DELETED" {
+                objects.remove(&name);
+            } else {
+                objects.insert(name, object.clone());
+            }
+            found.changes += 1;
+            let wrong = rule(&objects)?;
+            found.wrong.extend(wrong.into_iter().map(|wrong| format!("at {version}: {wrong}")));
+        }
+        if over && lines.is_empty() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Nodes that have an address in common.
+pub(super) fn overlapping_ranges(nodes: &Objects) -> Result<Vec<String>> {
+    let mut ranges = Vec::new();
+    for (name, node) in nodes {
+        for range in node["spec"]["ipam"]["podCIDRs"].as_array().into_iter().flatten() {
+            let range = range.as_str().context("a range that is no text")?;
+            let (first, last) = ends(range)?;
+            ranges.push((first, last, range, name));
+        }
+    }
+    ranges.sort_unstable();
+    let pairs = ranges.iter().zip(ranges.iter().skip(1));
+    let overlap = pairs.filter(|((_, last, ..), (first, ..))| first <= last);
+    Ok(overlap.map(|((.., a, node), (.., b, other))| format!("{node} has {a}, {other} has {b}")).collect())
+}
+
+/// The first and the last address of a prefix; of IPv4 as mapped ones.
+fn ends(range: &str) -> Result<(u128, u128)> {
+    let (addr, bits) = range.split_once('/').with_context(|| format!("{range} has no prefix"))?;
+    let bits: u32 = bits.parse().with_context(|| format!("{range} has no prefix"))?;
+    let (addr, host_bits) = match addr.parse().with_context(|| format!("{range} has no address"))? {
+        std::net::IpAddr::V4(v4) => (u128::from(v4.to_ipv6_mapped()), 32_u32.checked_sub(bits)),
+        std::net::IpAddr::V6(v6) => (u128::from(v6), 128_u32.checked_sub(bits)),
+    };
+    let host_bits = host_bits.with_context(|| format!("{range} has too long a prefix"))?;
+    let hosts = 1_u128.checked_shl(host_bits).map_or(u128::MAX, |count| count - 1);
+    Ok((addr & !hosts, addr | hosts))
+}
+
+/// Label sets with two confirmed identities.
+fn twins(identities: &Objects) -> Result<Vec<String>> {
+    let mut by_labels: BTreeMap<String, &str> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (number, identity) in identities {
+        if !identity["metadata"]["annotations"][CLAIM].is_null() {
+            continue;
+        }
+        let labels = identity["security-labels"].to_string();
+        if let Some(other) = by_labels.insert(labels.clone(), number) {
+            wrong.push(format!("{other} and {number} are both of {labels}"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Endpoints that two slices name with the same identity. With another one they are on their way from the one to the
+/// other: added before they are removed.
+fn doubled_endpoints(slices: &Objects) -> Result<Vec<String>> {
+    let mut seen: BTreeMap<(String, String), &str> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (name, slice) in slices {
+        let namespace = slice["namespace"].as_str().unwrap_or_default();
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            let key = (format!("{namespace}/{}", text(endpoint, "/name")?), endpoint["id"].to_string());
+            if let Some(other) = seen.insert(key.clone(), name) {
+                wrong.push(format!("{} of {} is in {other} and {name}", key.0, key.1));
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> Result<&'a str> {
+    object.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer}: {object}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn objects(all: &[(&str, Value)]) -> Objects {
+        all.iter().map(|(name, object)| ((*name).to_owned(), object.clone())).collect()
+    }
+
+    #[test]
+    fn ranges_that_overlap_are_found() {
+        let node = |ranges: &[&str]| json!({"spec": {"ipam": {"podCIDRs": ranges}}});
+        let apart =
+            [("a", node(&["10.0.0.0/24", "fd00::/64"])), ("b", node(&["10.0.1.0/24"])), ("c", json!({}))];
+        assert_eq!(overlapping_ranges(&objects(&apart)).unwrap(), Vec::<String>::new());
+        for range in ["10.0.0.0/24", "10.0.0.128/25", "10.0.0.0/16", "fd00::/112"] {
+            let mut all = apart.to_vec();
+            all.push(("d", node(&[range])));
+            assert!(!overlapping_ranges(&objects(&all)).unwrap().is_empty(), "{range}");
+        }
+    }
+
+    #[test]
+    fn only_confirmed_identities_are_twins() {
+        let identity = |claim: Value| json!({"metadata": {"annotations": {CLAIM: claim}}, "security-labels": {"k8s:app": "web"}});
+        let one = identity(Value::Null);
+        let claimed = [("300", one.clone()), ("301", identity(json!("new")))];
+        assert!(twins(&objects(&claimed)).unwrap().is_empty());
+        assert_eq!(twins(&objects(&[("300", one.clone()), ("301", one)])).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_endpoint_on_its_way_to_another_slice_is_not_doubled() {
+        let slice = |id: u32| json!({"namespace": "shop", "endpoints": [{"name": "web-1", "id": id}]});
+        assert!(doubled_endpoints(&objects(&[("a", slice(300)), ("b", slice(301))])).unwrap().is_empty());
+        assert_eq!(doubled_endpoints(&objects(&[("a", slice(300)), ("b", slice(300))])).unwrap().len(), 1);
+    }
+}
