@@ -12,5 +12,8 @@
 #![forbid(unsafe_code)]
 
 pub mod controller;
+#[cfg(test)]
+mod fake_api;
+pub mod ipam;
 pub mod observed;
 pub mod write;

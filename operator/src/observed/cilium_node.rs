@@ -13,8 +13,15 @@ pub struct CiliumNode {
     /// `metadata.ownerReferences`.
     pub owners: Box<[OwnerReference]>,
     pub spec: NodeSpec,
+    /// [`Self::EPOCH`].
+    pub pod_cidrs_epoch: Option<u64>,
     /// `status.ipam.operator-status.error`; "" where there is none.
     pub error: Arc<str>,
+}
+
+impl CiliumNode {
+    /// An annotation: the epoch of the pool object ([`crate::ipam`]) that the CiliumNode was touched for.
+    pub const EPOCH: &str = "portway.io/pod-cidrs-epoch";
 }
 
 impl Observable for CiliumNode {
@@ -22,6 +29,7 @@ impl Observable for CiliumNode {
         let raw: Raw = serde_json::from_str(text)?;
         Ok(Self {
             owners: raw.metadata.owner_references.into(),
+            pod_cidrs_epoch: raw.metadata.annotations.and_then(|annotations| annotations.epoch?.parse().ok()),
             meta: raw.metadata.meta.into(),
             spec: raw.spec,
             error: raw.status.ipam.operator_status.error.into(),
@@ -48,6 +56,14 @@ struct RawMetadata {
     meta: RawMeta,
     #[serde(default, rename = "ownerReferences")]
     owner_references: Vec<OwnerReference>,
+    #[serde(default)]
+    annotations: Option<RawAnnotations>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawAnnotations {
+    #[serde(default, rename = "portway.io/pod-cidrs-epoch")]
+    epoch: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
