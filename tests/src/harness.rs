@@ -14,6 +14,7 @@ pub mod agent;
 pub mod backends;
 pub mod bpf;
 pub mod cgroup;
+pub mod chart;
 pub mod cluster;
 pub mod cluster_net;
 pub mod demo;

@@ -69,7 +69,6 @@ fn the_agents_user_may_read_and_write_its_own_kinds_and_nothing_else_and_its_wri
         "/api/v1/nodes",
         "/api/v1/pods",
         "/api/v1/services",
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
         "/apis/cilium.io/v2/ciliumendpoints",
         "/apis/cilium.io/v2/ciliumidentities",
         "/apis/cilium.io/v2/ciliumnodes",
@@ -78,7 +77,11 @@ fn the_agents_user_may_read_and_write_its_own_kinds_and_nothing_else_and_its_wri
     ] {
         agent.list(path)?;
     }
-    for (method, path) in [(Method::GET, "/api/v1/secrets"), (Method::DELETE, "/api/v1/nodes/node-1")] {
+    for (method, path) in [
+        (Method::GET, "/api/v1/secrets"),
+        (Method::GET, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"),
+        (Method::DELETE, "/api/v1/nodes/node-1"),
+    ] {
         let error = agent.request(method, path, "", None).unwrap_err();
         assert!(has_code(&error, 403), "{path}: {error:#}");
     }

@@ -9,7 +9,6 @@ pub mod audit;
 pub mod controllers;
 pub mod crds;
 pub mod identity;
-pub mod roles;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -21,13 +20,15 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::manifest::{Endpoint, Service, Slice};
-use super::{Namespace, PREFIX, Process, eventually};
+use super::{Namespace, PREFIX, Process, chart, eventually};
 pub use api::ApiClient;
 pub use audit::Write;
 pub use identity::Identity;
 
 /// Ranges of cluster addresses, which hold those of [`super::fixture`].
 const SERVICE_RANGES: &str = "10.96.0.0/16,fd00:10:96::/112";
+/// The set of values whose roles agent and operator have.
+const ROLES: &str = "default";
 const ETCD: &str = "127.0.0.1:2379";
 /// The port of the first API server; each further one has the next.
 const FIRST_PORT: u16 = 6443;
@@ -100,7 +101,7 @@ impl ControlPlane {
             dir,
         };
         control_plane.start_api_server()?;
-        for object in roles::roles() {
+        for object in chart::roles(ROLES)? {
             control_plane.client.create(&object)?;
         }
         Ok(control_plane)

@@ -24,9 +24,9 @@ pub const FOR_MACHINES: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
 /// `kubernetes.default`: the first of the range of services.
 const KUBERNETES: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// Known to RBAC by [`super::roles`].
+/// The name of its service account in the chart, whose roles it has.
 pub const AGENT: &str = "portway-agent";
-/// Known to RBAC by [`super::roles`].
+/// The name of its service account in the chart, whose roles it has.
 pub const OPERATOR: &str = "portway-operator";
 /// Only this test's API server takes them.
 pub const AGENT_TOKEN: &str = "token-of-the-agent";
