@@ -108,7 +108,7 @@ pub(super) const KEYS: &[Key] = &[
         "k8s-client-qps",
         Kind::Text("a number from 1 to 100000"),
         "10",
-        "Requests a second to the API server, over everything but those that pods' starts wait for: these may be five times as many",
+        "Requests a second to the API server, a list with all its pages counted once; those that pods' starts wait for may be five times as many",
     ),
     key(
         SOURCES,

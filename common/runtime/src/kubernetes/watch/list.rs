@@ -1,5 +1,3 @@
-use bytes::Bytes;
-use http::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -43,7 +41,7 @@ pub(in crate::kubernetes) async fn page<T: serde::de::DeserializeOwned>(
     if let Some(next) = next {
         path = format!("{path}&continue={}", encoded(next));
     }
-    let text = client.fetch(Method::GET, &path, accept, Bytes::new()).await?;
+    let text = client.page(&path, accept, next.is_none()).await?;
     let bad = |problem: String| RequestError::Answer { url: resource.path.to_string(), problem };
     let List { metadata, items } =
         serde_json::from_slice(&text).map_err(|error| bad(format!("is not a list: {error}")))?;

@@ -21,6 +21,17 @@ async fn a_list_comes_in_pages_and_is_of_the_first_ones_version() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_pages_of_a_long_list_wait_for_the_server_alone() {
+    let mut rig = Rig::start();
+    let began = Instant::now();
+    for _ in 0..150 {
+        rig.server.next().await.json(200, &page(10, "more", &[object("a", 3)]));
+    }
+    rig.server.next().await.json(200, &list(10, &[]));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_without_items_is_an_empty_one() {
     let mut rig = Rig::start();
     rig.server.next().await.json(200, &json!({"metadata": {"resourceVersion": "7"}, "items": null}));
