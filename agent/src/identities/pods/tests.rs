@@ -82,8 +82,12 @@ impl Rig {
     }
 
     fn turn(&mut self) -> Turn {
+        self.turn_at(Instant::now())
+    }
+
+    fn turn_at(&mut self, now: Instant) -> Turn {
         let Self { pods, follow, allocator, writes, .. } = self;
-        pods.turn(follow, allocator, writes, Instant::now())
+        pods.turn(follow, allocator, writes, now)
     }
 
     /// What its pod is told.
@@ -127,6 +131,23 @@ async fn why_a_label_set_has_no_number_is_forgotten_with_its_last_pod() {
     end_the_one_pod(&rig.endpoints);
     rig.turn();
     assert_eq!(rig.pods.obstacles.len(), 0);
+}
+
+#[test]
+fn the_number_from_before_a_change_of_labels_stays_claimed_for_the_grace_and_no_longer() {
+    let mut rig = Rig::alone(None);
+    let (before, began) = (rig.labelled("before", &uid(0xa1)), Instant::now());
+    rig.turn_at(began);
+    let after = rig.labelled("after", &uid(0xa1));
+    rig.turn_at(began);
+    let is_claimed = |rig: &Rig, labels: &Labels| rig.allocator.place(labels).is_some();
+    let until = began + Duration::from_secs(5);
+    assert_eq!(rig.pods.due(), Some(until));
+    rig.turn_at(until - Duration::from_millis(1));
+    assert!(is_claimed(&rig, &before) && is_claimed(&rig, &after));
+    rig.turn_at(until);
+    assert!(!is_claimed(&rig, &before) && is_claimed(&rig, &after));
+    assert_eq!(rig.pods.due(), None);
 }
 
 #[test]
