@@ -113,8 +113,8 @@ async fn serve(
 
     let health = ProxyHealth::new();
     if let Some(address) = config.proxy_health_address {
-        let (listener, _) = admin::listen(address).await?;
-        servers.spawn(admin::serve(listener, health::router(health.clone()), drain()?));
+        let listener = health::listen(address).await?;
+        servers.spawn(health::serve(listener, address, health.clone(), drain()?));
     }
     let api_server = watches::start(&config).await?;
     let audit = AuditMetrics::new(&metrics.registry)?;

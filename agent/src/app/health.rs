@@ -5,6 +5,8 @@
 //! update all is well. An API server that is silent queues nothing, so it never makes a node unhealthy; nor does an
 //! object that no map has room for: it would take every node of the cluster out of every load balancer at once.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,7 +14,12 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use portway_runtime::admin::{self, AdminError};
+use portway_runtime::shutdown::Drain;
+use tokio::net::TcpListener;
 
+/// How often an address that another process has is asked for again.
+const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 /// An update that waits for longer is overdue.
 const OVERDUE: Duration = Duration::from_secs(60);
 
@@ -91,7 +98,52 @@ impl State {
     }
 }
 
-pub(super) fn router(health: ProxyHealth) -> Router {
+/// `None` where another process has the address, which kube-proxy does until it is removed.
+///
+/// # Errors
+/// Anything else that keeps us from listening.
+pub(super) async fn listen(address: SocketAddr) -> Result<Option<TcpListener>, AdminError> {
+    match admin::listen(address).await {
+        Ok((listener, _)) => Ok(Some(listener)),
+        Err(AdminError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Answers at `listener`, or at `address` from when it is free, until the drain begins.
+///
+/// # Errors
+/// The listener broke.
+pub(super) async fn serve(
+    mut listener: Option<TcpListener>,
+    address: SocketAddr,
+    health: ProxyHealth,
+    mut drain: Drain,
+) -> io::Result<()> {
+    if listener.is_none() {
+        tracing::warn!(
+            %address,
+            "another process answers load balancers' probes of this node, most likely kube-proxy; its answers count until \
+             it is gone (kube-proxy-replacement-healthz-bind-address)"
+        );
+    }
+    let listener = loop {
+        if let Some(listener) = listener {
+            break listener;
+        }
+        tokio::select! {
+            () = drain.begun() => return Ok(()),
+            () = tokio::time::sleep(BETWEEN_TRIES) => {}
+        }
+        listener = listen(address).await.map_err(io::Error::other)?;
+        if listener.is_some() {
+            tracing::info!(%address, "load balancers' probes of this node are answered");
+        }
+    };
+    admin::serve(listener, router(health), drain).await
+}
+
+fn router(health: ProxyHealth) -> Router {
     let live = health.clone();
     Router::new()
         .route("/healthz", get(async move || answer(health.healthz(Instant::now(), SystemTime::now()))))
@@ -175,6 +227,38 @@ mod tests {
         );
         health.set_node_eligible(true);
         assert!(health.healthz(now, clock).is_healthy);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_kube_proxy_has_is_taken_once_it_is_free() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+        let kube_proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = kube_proxy.local_addr().unwrap();
+        assert!(listen(address).await.unwrap().is_none());
+        let shutdown = portway_runtime::shutdown::Shutdown::new();
+        let serving = tokio::spawn(serve(None, address, ProxyHealth::new(), shutdown.drain().unwrap()));
+        drop(kube_proxy);
+        let answer = async {
+            loop {
+                let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                };
+                let mut answer = String::new();
+                stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+                stream.read_to_string(&mut answer).await.unwrap();
+                break answer;
+            }
+        };
+        let answer = tokio::time::timeout(SECOND * 20, answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        // One that waits for its address ends with the process, too.
+        let (waiting, held) = (serving, shutdown.drain().unwrap());
+        let second = tokio::spawn(serve(None, address, ProxyHealth::new(), held));
+        assert!(shutdown.finish(SECOND * 20).await);
+        waiting.await.unwrap().unwrap();
+        second.await.unwrap().unwrap();
     }
 
     #[test]
