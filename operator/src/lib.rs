@@ -11,9 +11,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod app;
+pub mod command;
+pub mod config;
 pub mod controller;
+pub mod discovery;
+pub mod executor;
 #[cfg(test)]
 mod fake_api;
 pub mod ipam;
+pub mod lead;
 pub mod observed;
+pub mod status;
+pub mod watches;
 pub mod write;

@@ -1,3 +1,7 @@
 //! The Portway cluster operator.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    portway_operator::command::main()
+}

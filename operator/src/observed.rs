@@ -151,4 +151,60 @@ impl Observed {
             Kind::ClusterPool => self.pool.version(),
         }
     }
+
+    /// What of an object's metadata is known; `object` is `namespace/name`, or the name.
+    pub fn meta(&self, kind: Kind, object: &str) -> Option<&Meta> {
+        match kind {
+            Kind::Pod => self.pods.get(object).map(|found| found.meta()),
+            Kind::Namespace => self.namespaces.get(object).map(|found| found.meta()),
+            Kind::Node => self.nodes.get(object).map(|found| found.meta()),
+            Kind::CiliumNode => self.cilium_nodes.get(object).map(|found| found.meta()),
+            Kind::CiliumIdentity => self.identities.get(object).map(|found| found.meta()),
+            Kind::CiliumEndpoint => self.endpoints.get(object).map(|found| found.meta()),
+            Kind::CiliumEndpointSlice => self.slices.get(object).map(|found| found.meta()),
+            Kind::ClusterPool => self.pool.get(object).map(|found| found.meta()),
+        }
+    }
+
+    /// Objects of the kind that can be read.
+    pub fn len(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Pod => self.pods.len(),
+            Kind::Namespace => self.namespaces.len(),
+            Kind::Node => self.nodes.len(),
+            Kind::CiliumNode => self.cilium_nodes.len(),
+            Kind::CiliumIdentity => self.identities.len(),
+            Kind::CiliumEndpoint => self.endpoints.len(),
+            Kind::CiliumEndpointSlice => self.slices.len(),
+            Kind::ClusterPool => self.pool.len(),
+        }
+    }
+
+    /// Objects of the kind that cannot be read.
+    pub fn misfits(&self, kind: Kind) -> Vec<&Misfit> {
+        match kind {
+            Kind::Pod => self.pods.misfits().collect(),
+            Kind::Namespace => self.namespaces.misfits().collect(),
+            Kind::Node => self.nodes.misfits().collect(),
+            Kind::CiliumNode => self.cilium_nodes.misfits().collect(),
+            Kind::CiliumIdentity => self.identities.misfits().collect(),
+            Kind::CiliumEndpoint => self.endpoints.misfits().collect(),
+            Kind::CiliumEndpointSlice => self.slices.misfits().collect(),
+            Kind::ClusterPool => self.pool.misfits().collect(),
+        }
+    }
+
+    /// What is known of all objects of the kind, in the order of their names.
+    pub fn metas(&self, kind: Kind) -> Vec<&Meta> {
+        match kind {
+            Kind::Pod => self.pods.iter().map(|found| found.meta()).collect(),
+            Kind::Namespace => self.namespaces.iter().map(|found| found.meta()).collect(),
+            Kind::Node => self.nodes.iter().map(|found| found.meta()).collect(),
+            Kind::CiliumNode => self.cilium_nodes.iter().map(|found| found.meta()).collect(),
+            Kind::CiliumIdentity => self.identities.iter().map(|found| found.meta()).collect(),
+            Kind::CiliumEndpoint => self.endpoints.iter().map(|found| found.meta()).collect(),
+            Kind::CiliumEndpointSlice => self.slices.iter().map(|found| found.meta()).collect(),
+            Kind::ClusterPool => self.pool.iter().map(|found| found.meta()).collect(),
+        }
+    }
 }

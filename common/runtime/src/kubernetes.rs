@@ -10,7 +10,7 @@ mod connection;
 mod error;
 mod events;
 mod fence;
-mod jitter;
+pub mod jitter;
 mod lease;
 mod ledger;
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! A metric that Cilium has too keeps Cilium's whole name (`cilium_bpf_map_pressure`), so that dashboards and alerts
 //! carry over; everything else begins with `portway_`. Label values are closed sets, never names of objects.
 
+mod of_process;
+
 use prometheus::core::Collector;
 use prometheus::{Encoder as _, Registry, TextEncoder};
 
@@ -26,6 +28,8 @@ pub fn register<C: Collector + Clone + 'static>(registry: &Registry, metric: C) 
     })?;
     Ok(metric)
 }
+
+pub use of_process::process;
 
 /// The registry in Prometheus' text format.
 ///

@@ -1,3 +1,5 @@
+//! Chance, so that processes that fail together do not come back together.
+
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ pub(super) fn fraction() -> f64 {
 }
 
 /// A duration of [`from`, `to`).
-pub(super) fn between(from: Duration, to: Duration) -> Duration {
+pub fn between(from: Duration, to: Duration) -> Duration {
     from + to.saturating_sub(from).mul_f64(fraction())
 }
 

@@ -1,0 +1,111 @@
+use std::time::Duration;
+
+use portway_runtime::kubernetes::{Client, PatchType, RequestError};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::write::{Change, Outcome, Patch, Write};
+
+/// Whose the fields are that this writes.
+const FIELD_MANAGER: &str = "fieldManager=portway-operator";
+
+/// The answer to a write.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Outcome {
+        outcome: Outcome,
+        /// It failed for what the server is, not for what the object is.
+        blames_server: bool,
+        /// How long the server asks to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// It was not sent, for the lease is not held.
+    Fenced,
+}
+
+impl Answer {
+    /// For metrics.
+    pub(super) const fn word(&self) -> &'static str {
+        match self {
+            Self::Outcome { outcome: Outcome::Done { .. }, .. } => "done",
+            Self::Outcome { outcome: Outcome::Late, .. } => "late",
+            Self::Outcome { outcome: Outcome::Failed(_), .. } => "failed",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+/// Sends a write and waits for its answer.
+pub(super) async fn send(client: &Client, write: &Write) -> Answer {
+    let answer = match &write.change {
+        Change::Create(body) => {
+            // Of the object beside which it will be.
+            let beside = match write.object.rsplit_once('/') {
+                Some((namespace, _)) => format!("{namespace}/"),
+                None => String::new(),
+            };
+            let path = format!("{}?{FIELD_MANAGER}", write.kind.path(&beside));
+            client.send(http::Method::POST, &path, body.to_string().into_bytes()).await
+        }
+        Change::Patch { patch, subresource, body } => {
+            let of = subresource.map(|of| format!("/{of}")).unwrap_or_default();
+            let path = format!("{}{of}?{FIELD_MANAGER}", write.kind.path(&write.object));
+            let patch = match patch {
+                Patch::Merge => PatchType::Merge,
+                Patch::Strategic => PatchType::Strategic,
+            };
+            client.patch(&path, patch, body.to_string().into_bytes()).await
+        }
+        Change::Delete { uid, version } => {
+            let mut preconditions = json!({"uid": &**uid});
+            if let Some(version) = version {
+                preconditions["resourceVersion"] = version.to_string().into();
+            }
+            let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+            client
+                .send(http::Method::DELETE, &write.kind.path(&write.object), body.to_string().into_bytes())
+                .await
+        }
+    };
+    let is_delete = matches!(write.change, Change::Delete { .. });
+    match answer {
+        Ok(text) => plain(Outcome::Done { version: if is_delete { 0 } else { version(&text) } }),
+        Err(RequestError::Fenced { .. }) => Answer::Fenced,
+        Err(error) => failed(&error, is_delete),
+    }
+}
+
+fn failed(error: &RequestError, is_delete: bool) -> Answer {
+    match error.code() {
+        // Who wanted it gone has what he wanted.
+        Some(404) if is_delete => plain(Outcome::Done { version: 0 }),
+        Some(404 | 409) => plain(Outcome::Late),
+        // A patch that names another UID than that of the object which has the name now.
+        Some(422) if error.to_string().contains("metadata.uid") => plain(Outcome::Late),
+        _ => Answer::Outcome {
+            outcome: Outcome::Failed(error.to_string()),
+            blames_server: error.blames_server() || error.code() == Some(429),
+            retry_after: error.retry_after(),
+        },
+    }
+}
+
+const fn plain(outcome: Outcome) -> Answer {
+    Answer::Outcome { outcome, blames_server: false, retry_after: None }
+}
+
+/// Of the object in an answer; 0 where it has none.
+fn version(text: &[u8]) -> u64 {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: String,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: Metadata,
+    }
+    let object: Object = serde_json::from_slice(text).unwrap_or_default();
+    object.metadata.resource_version.parse().unwrap_or(0)
+}

@@ -1,0 +1,130 @@
+//! The watches of all kinds that controllers look at. They run on standby too, so that a new leader knows everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portway_runtime::kubernetes::{Client, Resource, Watch, WatchEvent, WatchOptions, WatchStatus};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::discovery;
+use crate::ipam;
+use crate::observed::Kind;
+
+/// Events that wait for the main task, a page of a list counting as one.
+const WAITING: usize = 1024;
+
+/// What a watch tells, with its kind's name.
+pub type Told = (&'static str, WatchEvent);
+
+/// Starts watches as their kinds are found.
+pub struct Watches {
+    client: Client,
+    namespace: String,
+    shown: Shown,
+    to: mpsc::Sender<Told>,
+    found: mpsc::Receiver<Kind>,
+    hurry: Arc<Notify>,
+    missing: BTreeSet<Kind>,
+    discovery: JoinHandle<()>,
+}
+
+/// The watches, for status and metrics. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Shown(Arc<Mutex<BTreeMap<Kind, Watch>>>);
+
+impl Shown {
+    /// In the order of the kinds.
+    pub fn status(&self) -> Vec<(Kind, WatchStatus)> {
+        let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.iter().map(|(kind, watch)| (*kind, watch.status())).collect()
+    }
+}
+
+impl Watches {
+    /// Starts those of `kinds` that Kubernetes brings, and looks for the others.
+    pub fn start(client: Client, namespace: &str, kinds: &[Kind]) -> (Self, mpsc::Receiver<Told>) {
+        let (built_in, others): (Vec<Kind>, Vec<Kind>) =
+            kinds.iter().copied().partition(|kind| discovery::is_built_in(*kind));
+        Self::begin_with(client, namespace, &built_in, others.into_iter().collect())
+    }
+
+    /// Starts those of `kinds`, all of which the API server knows.
+    pub fn of_known(client: Client, namespace: &str, kinds: &[Kind]) -> (Self, mpsc::Receiver<Told>) {
+        Self::begin_with(client, namespace, kinds, BTreeSet::new())
+    }
+
+    fn begin_with(
+        client: Client,
+        namespace: &str,
+        known: &[Kind],
+        missing: BTreeSet<Kind>,
+    ) -> (Self, mpsc::Receiver<Told>) {
+        let (to, told) = mpsc::channel(WAITING);
+        let (finds, found) = mpsc::channel(Kind::ALL.len());
+        let hurry = Arc::new(Notify::new());
+        let looking = discovery::discover(client.clone(), missing.clone(), finds, Arc::clone(&hurry));
+        let discovery = tokio::spawn(looking);
+        let (shown, namespace) = (Shown::default(), namespace.to_owned());
+        let mut watches = Self { client, namespace, shown, to, found, hurry, missing, discovery };
+        known.iter().for_each(|kind| watches.begin(*kind));
+        (watches, told)
+    }
+
+    fn begin(&mut self, kind: Kind) {
+        self.missing.remove(&kind);
+        let resource = resource(kind, &self.namespace);
+        let watch = Watch::start(self.client.clone(), resource, WatchOptions::default(), self.to.clone());
+        self.shown.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, watch);
+    }
+
+    /// Starts the watch of a kind that was found; waits for ever where none is missing. Cancel safe.
+    pub async fn found(&mut self) {
+        match self.found.recv().await {
+            Some(kind) => self.begin(kind),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Asks for a look for missing kinds at once, where somebody made them.
+    pub fn hurrier(&self) -> Arc<Notify> {
+        Arc::clone(&self.hurry)
+    }
+
+    pub fn missing(&self) -> impl Iterator<Item = Kind> {
+        self.missing.iter().copied()
+    }
+
+    pub fn shown(&self) -> Shown {
+        self.shown.clone()
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.discovery.abort();
+    }
+}
+
+/// The kind of a name that a watch tells.
+pub fn kind(name: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| kind.name() == name)
+}
+
+/// Where the objects of a kind are.
+pub fn resource(kind: Kind, namespace: &str) -> Resource {
+    let (path, selector) = match kind {
+        Kind::ClusterPool => {
+            let name = Resource::selecting("fieldSelector", &format!("metadata.name={}", ipam::OBJECT));
+            (kind.path(&format!("{namespace}/")), name)
+        }
+        Kind::Pod
+        | Kind::Namespace
+        | Kind::Node
+        | Kind::CiliumNode
+        | Kind::CiliumIdentity
+        | Kind::CiliumEndpoint
+        | Kind::CiliumEndpointSlice => (kind.path(""), String::new()),
+    };
+    Resource { kind: kind.name(), path: path.into(), selector }
+}
