@@ -3,6 +3,8 @@ use portway_model::identity::{Identities, Numbering};
 use portway_model::k8s::{Event, Object, ObjectKind};
 use portway_model::labels::Labels;
 
+use crate::{Allocator, Change, News, Place, Source, holding};
+
 /// Numbers without an API server. An identity that somebody wrote into the directory goes before what this node gave.
 pub(super) struct Alone {
     numbers: Numbering,
@@ -59,5 +61,33 @@ impl Alone {
             }
             Event::Apply(_) | Event::Delete(_) => Vec::new(),
         }
+    }
+}
+
+impl Allocator {
+    pub(crate) fn place_alone(&mut self, labels: &Labels) {
+        let Source::Alone(alone) = &mut self.source else { return };
+        let Some(holding) = self.held.get_mut(labels) else { return };
+        let before = holding.place();
+        let number = alone.place(labels, &self.observed);
+        if !holding.give(number) {
+            return;
+        }
+        let news = match (number, before) {
+            (Some(number), _) => vec![News::Held(number)],
+            // It is used until there is another one, unless it is another label set's.
+            (None, Place::Held(before)) if self.observed.is_taken(before) => {
+                vec![News::Lost(before), News::Obstacle(holding::exhausted(self.room.range()))]
+            }
+            (None, _) => vec![News::Obstacle(holding::exhausted(self.room.range()))],
+        };
+        self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
+    }
+
+    /// Without an API server: a number is free again.
+    pub(crate) fn place_pending(&mut self) {
+        let pending = self.held.iter().filter(|(_, holding)| holding.place() == Place::Pending);
+        let pending: Vec<_> = pending.map(|(labels, _)| labels.clone()).collect();
+        pending.iter().for_each(|labels| self.place_alone(labels));
     }
 }

@@ -88,6 +88,11 @@ impl FakeApi {
         self.0.lock().unwrap().objects.get(path).cloned()
     }
 
+    /// The paths of all objects, and they.
+    pub fn all(&self) -> BTreeMap<String, Value> {
+        self.0.lock().unwrap().objects.clone()
+    }
+
     /// What was written since this was asked last.
     pub fn writes(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().writes)
@@ -133,6 +138,13 @@ impl FakeApi {
                 state.prune(&mut object);
                 state.objects.insert(path, object.clone());
                 (StatusCode::CREATED, object.to_string())
+            }
+            (&Method::GET, None) if path.ends_with("/ciliumidentities") => {
+                let below = format!("{path}/");
+                let items: Vec<_> =
+                    state.objects.iter().filter(|(path, _)| path.starts_with(&below)).collect();
+                let items: Vec<_> = items.into_iter().map(|(_, object)| object).collect();
+                (StatusCode::OK, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())
             }
             (_, None) => status(404),
             (&Method::GET, Some(held)) => (StatusCode::OK, held.to_string()),

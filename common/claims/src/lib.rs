@@ -1,7 +1,8 @@
 //! Numbers of label sets: claimed from the API server by agents and by the operator, or given by a node alone where there
 //! is none.
 //!
-//! A label set is held as long as somebody has it: one of an agent's endpoints, one of the operator's pods. What becomes of it is told by [`Allocator::next`]:
+//! A label set is held as long as somebody has it: one of an agent's endpoints, one of the operator's pods. What
+//! becomes of it is told by [`Allocator::next`]:
 //!
 //! ```text
 //! hold ──► Settled: the number is the label set's, and unmarked; write it into CiliumEndpoints, then `referred`
@@ -12,39 +13,38 @@
 //! garbage collection (half an hour), which begins then. `Held` waits for no clock.
 
 mod alone;
+mod drive;
 #[cfg(any(test, feature = "testing"))]
-#[cfg_attr(not(test), expect(clippy::unwrap_used, reason = "what fails here fails a test"))]
+#[expect(clippy::unwrap_used, reason = "what fails here fails a test")]
 pub mod fake_api;
 mod holding;
 mod requests;
+mod room;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use portway_datapath::NumericIdentity;
-use portway_model::identity::{Action, Identities, Outcome, Right};
+use portway_model::identity::{Identities, NumberRange, Right};
 use portway_model::k8s::{Event, Object, ObjectKind};
 use portway_model::labels::Labels;
-use portway_runtime::kubernetes::{Client, RequestError};
-use tokio::time::sleep;
+use portway_runtime::kubernetes::Client;
 
 use alone::Alone;
+use drive::{Done, Lists};
 use holding::Holding;
 use requests::Requests;
+use room::Room;
 
-/// A label set that finds no free number looks again so often; a number that becomes free is taken at once.
-const EXHAUSTED_PAUSE: Duration = Duration::from_secs(30);
-
-/// Identities that a cluster can have.
-const NUMBERS: usize = 65_280;
-/// So many are told of: four of five.
-const ALARMING: usize = NUMBERS / 5 * 4;
+/// So many of the range are told of: four of five.
+const fn alarming(range: NumberRange) -> usize {
+    (range.count() / 5 * 4) as usize
+}
 
 /// Where a label set's number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +88,15 @@ pub struct Counts {
 /// The numbers of the label sets that this node holds.
 pub struct Allocator {
     source: Source,
-    cluster_id: u16,
+    /// Of the numbers that are given.
+    room: Room,
     observed: Identities,
     /// All identities were seen once.
     synced: bool,
     held: BTreeMap<Labels, Holding>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// By the namespace of the label sets.
+    lists: BTreeMap<Option<Arc<str>>, Lists>,
     changes: VecDeque<Change>,
     counts: Counts,
     /// Tells one holding of a label set from the next.
@@ -101,37 +104,46 @@ pub struct Allocator {
 }
 
 enum Source {
-    Api { requests: Requests, right: Right },
+    Api { requests: Requests, role: Role },
     Alone(Alone),
 }
 
-/// A request ended, or a pause.
-struct Done {
-    labels: Labels,
-    serial: u64,
-    /// `None`: a pause.
-    request: Option<(Action, Result<Outcome, RequestError>)>,
+/// Whose claims they are.
+#[derive(Clone, Copy)]
+enum Role {
+    /// Of pods that are judged by the numbers.
+    User(Right),
+    /// See [`Claim::keeper`](portway_model::identity::Claim::keeper).
+    Keeper,
 }
 
 impl Allocator {
     /// Claims from the API server. With [`Right::Wait`] nothing is created.
     pub fn from_api(client: Client, right: Right, cluster_id: u16) -> Self {
-        Self::new(Source::Api { requests: Requests::new(client), right }, cluster_id)
+        let source = Source::Api { requests: Requests::new(client), role: Role::User(right) };
+        Self::new(source, NumberRange::of_cluster(cluster_id))
+    }
+
+    /// Claims numbers from the API server for pods of others: there is nothing to be `referred` to, and what is held is
+    /// made again where it vanishes. [`Self::observe`] is to be told of all identities first.
+    pub fn keeper(client: Client, range: NumberRange) -> Self {
+        Self::new(Source::Api { requests: Requests::new(client), role: Role::Keeper }, range)
     }
 
     /// Without an API server: the rule that claims begin with, on this node alone. Identities of a directory are honoured.
     pub fn alone(cluster_id: u16) -> Self {
-        Self::new(Source::Alone(Alone::new(cluster_id)), cluster_id)
+        Self::new(Source::Alone(Alone::new(cluster_id)), NumberRange::of_cluster(cluster_id))
     }
 
-    fn new(source: Source, cluster_id: u16) -> Self {
+    fn new(source: Source, range: NumberRange) -> Self {
         Self {
             source,
-            cluster_id,
+            room: Room::new(range),
             observed: Identities::default(),
             synced: false,
             held: BTreeMap::new(),
             running: FuturesUnordered::new(),
+            lists: BTreeMap::new(),
             changes: VecDeque::new(),
             counts: Counts::default(),
             serial: 0,
@@ -145,13 +157,24 @@ impl Allocator {
 
     /// What is to be said early of numbers that come to an end.
     pub fn alarm(&self) -> Option<String> {
-        let taken = self.observed.len();
-        (taken >= ALARMING).then(|| {
+        let (taken, range) = (self.observed.len(), self.room.range());
+        (taken >= alarming(range)).then(|| {
             format!(
-                "{taken} identities of {NUMBERS} that there can be: pods have too many different label sets; \
-                 `labels` says which labels count"
+                "{taken} identities of {} that there can be: pods have too many different label sets; \
+                 `labels` says which labels count",
+                range.count()
             )
         })
+    }
+
+    /// How many numbers nobody has, as far as is known.
+    pub fn free(&self) -> usize {
+        self.room.free()
+    }
+
+    /// The label set finds no free number, and takes the first that becomes free.
+    pub fn is_exhausted(&self, labels: &Labels) -> bool {
+        self.held.get(labels).is_some_and(|holding| holding.is_exhausted)
     }
 
     pub fn counts(&self) -> Counts {
@@ -167,13 +190,13 @@ impl Allocator {
         }
         self.serial += 1;
         let holding = match &mut self.source {
-            Source::Api { right, .. } => {
-                Holding::claim(labels, self.cluster_id, *right, before, &self.observed, self.serial)
+            Source::Api { role, .. } => {
+                Holding::claim(labels, self.room.range(), *role, before, &self.observed, self.serial)
             }
             Source::Alone(alone) => {
                 let number = alone.hold(labels, before, &self.observed);
                 if number.is_none() {
-                    let news = News::Obstacle(holding::EXHAUSTED.to_owned());
+                    let news = News::Obstacle(holding::exhausted(self.room.range()));
                     self.changes.push_back(Change { labels: labels.clone(), news });
                 }
                 Holding::given(number, self.serial)
@@ -202,6 +225,7 @@ impl Allocator {
     pub fn release(&mut self, labels: &Labels) {
         let Some(holding) = self.held.get_mut(labels) else { return };
         if holding.leave() {
+            self.room.end(holding.serial);
             self.held.remove(labels);
             self.changes.retain(|change| change.labels != *labels);
             if let Source::Alone(alone) = &mut self.source {
@@ -227,20 +251,21 @@ impl Allocator {
     pub fn observe(&mut self, event: &Event) {
         let before = self.observed.len();
         let changed = match event {
-            Event::Apply(Object::CiliumIdentity(identity)) => self.observed.apply(Arc::clone(identity)),
+            Event::Apply(Object::CiliumIdentity(identity)) => {
+                self.room.set_taken(identity.number, true);
+                self.observed.apply(Arc::clone(identity))
+            }
             Event::Delete(key) if key.kind == ObjectKind::CiliumIdentity => {
-                let number = key.name.parse().ok().map(NumericIdentity::new);
-                number.and_then(|number| self.observed.remove(number)).into_iter().collect()
+                let Some(number) = key.name.parse().ok().map(NumericIdentity::new) else { return };
+                self.room.set_taken(number, false);
+                self.observed.remove(number).into_iter().collect()
             }
             Event::Apply(_) | Event::Delete(_) => return,
         };
-        if before < ALARMING
+        if before < alarming(self.room.range())
             && let Some(alarm) = self.alarm()
         {
             tracing::warn!("{alarm}");
-        }
-        if matches!(event, Event::Delete(_)) {
-            self.retry_exhausted();
         }
         if let Source::Alone(alone) = &mut self.source {
             let concerned = alone.observe(event, &self.observed);
@@ -256,6 +281,9 @@ impl Allocator {
                 holding.observe(&seen);
                 self.drive(&labels);
             }
+        }
+        if matches!(event, Event::Delete(_)) {
+            self.retry_exhausted();
         }
     }
 
@@ -279,123 +307,5 @@ impl Allocator {
                 None => std::future::pending().await,
             }
         }
-    }
-
-    fn done(&mut self, done: Done) {
-        let Done { labels, serial, request } = done;
-        let Some(holding) = self.held.get_mut(&labels).filter(|holding| holding.serial == serial) else {
-            return;
-        };
-        holding.is_busy = false;
-        match request {
-            None => holding.pause_is_over(),
-            Some((action, Ok(outcome))) => {
-                if matches!(outcome, Outcome::Refused | Outcome::Unknown) {
-                    self.counts.retries += 1;
-                }
-                holding.failures = 0;
-                holding.tell(action, outcome);
-                holding.end(&self.observed.seen(&labels));
-            }
-            Some((action, Err(error))) => {
-                self.counts.retries += 1;
-                let pause = holding.failed(action, &error);
-                self.changes.push_back(Change {
-                    labels: labels.clone(),
-                    news: News::Obstacle(format!("CiliumIdentities: {error}")),
-                });
-                self.pause(&labels, pause);
-                return;
-            }
-        }
-        self.drive(&labels);
-    }
-
-    /// Sets going what is due for a label set, and tells what it came to.
-    fn drive(&mut self, labels: &Labels) {
-        let Source::Api { requests, .. } = &self.source else { return };
-        let Some(holding) = self.held.get_mut(labels).filter(|holding| !holding.is_busy) else { return };
-        if holding.is_restored(self.synced, &self.observed.seen(labels)) {
-            return;
-        }
-        let action = holding.next(|number| self.observed.is_taken(number));
-        let news = holding.news(action);
-        if let Some(seconds) = holding.settled_in(action) {
-            self.counts.allocated += 1;
-            self.counts.seconds += seconds;
-        }
-        let serial = holding.serial;
-        let pause = match action {
-            Action::List
-            | Action::Create { .. }
-            | Action::Delete { .. }
-            | Action::Confirm { .. }
-            | Action::Get { .. } => {
-                holding.begin();
-                let (request, labels) = (requests.send(labels, action), labels.clone());
-                self.running.push(Box::pin(async move {
-                    Done { labels, serial, request: Some((action, request.await)) }
-                }));
-                None
-            }
-            Action::Refer { .. } | Action::Hold { .. } | Action::Wait => None,
-            Action::Exhausted => Some(EXHAUSTED_PAUSE),
-        };
-        self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
-        if let Some(pause) = pause {
-            self.pause(labels, pause);
-        }
-    }
-
-    fn pause(&mut self, labels: &Labels, pause: Duration) {
-        let Some(holding) = self.held.get_mut(labels) else { return };
-        holding.is_busy = true;
-        let (labels, serial) = (labels.clone(), holding.serial);
-        self.running.push(Box::pin(async move {
-            sleep(pause).await;
-            Done { labels, serial, request: None }
-        }));
-    }
-
-    /// A number is free again.
-    fn retry_exhausted(&mut self) {
-        let exhausted = self.held.iter_mut().filter(|(_, holding)| holding.is_exhausted);
-        let exhausted: Vec<_> = exhausted.map(|(labels, _)| labels.clone()).collect();
-        for labels in exhausted {
-            if let Some(holding) = self.held.get_mut(&labels) {
-                holding.pause_is_over();
-                holding.is_busy = false;
-                // Its pause goes on, for nothing.
-                self.serial += 1;
-                holding.serial = self.serial;
-            }
-            self.drive(&labels);
-        }
-    }
-
-    fn place_alone(&mut self, labels: &Labels) {
-        let Source::Alone(alone) = &mut self.source else { return };
-        let Some(holding) = self.held.get_mut(labels) else { return };
-        let before = holding.place();
-        let number = alone.place(labels, &self.observed);
-        if !holding.give(number) {
-            return;
-        }
-        let news = match (number, before) {
-            (Some(number), _) => vec![News::Held(number)],
-            // It is used until there is another one, unless it is another label set's.
-            (None, Place::Held(before)) if self.observed.is_taken(before) => {
-                vec![News::Lost(before), News::Obstacle(holding::EXHAUSTED.to_owned())]
-            }
-            (None, _) => vec![News::Obstacle(holding::EXHAUSTED.to_owned())],
-        };
-        self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
-    }
-
-    /// Without an API server: a number is free again.
-    fn place_pending(&mut self) {
-        let pending = self.held.iter().filter(|(_, holding)| holding.place() == Place::Pending);
-        let pending: Vec<_> = pending.map(|(labels, _)| labels.clone()).collect();
-        pending.iter().for_each(|labels| self.place_alone(labels));
     }
 }

@@ -17,12 +17,39 @@ pub(super) struct Requests {
     client: Client,
 }
 
+/// An identity of a list.
+pub(super) struct Found {
+    pub(super) labels: Labels,
+    pub(super) seen: Seen,
+}
+
 impl Requests {
     pub(super) fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Does what a claim wants done. The API server's refusals are outcomes, not errors.
+    /// All identities of a namespace's pods; `None`: of the cluster. Without a version in the query the answer is as new as
+    /// the quorum. The namespace, which every identity of pods has among its own labels, makes it short.
+    pub(super) fn list(
+        &self,
+        namespace: Option<&str>,
+    ) -> impl Future<Output = Result<Vec<Found>, RequestError>> + Send + use<> {
+        let client = self.client.clone();
+        let path = match namespace {
+            Some(namespace) => format!("{PATH}?labelSelector={}%3D{namespace}", labels::NAMESPACE),
+            None => PATH.to_owned(),
+        };
+        async move {
+            let identities = read(&client.get(&path).await?)?;
+            let found = |identity: &CiliumIdentity| Found {
+                labels: identity.labels.clone(),
+                seen: Seen::from(identity),
+            };
+            Ok(identities.iter().map(found).collect())
+        }
+    }
+
+    /// Does what a claim wants done, but for [`Action::List`]. The API server's refusals are outcomes, not errors.
     pub(super) fn send(
         &self,
         labels: &Labels,
@@ -31,7 +58,6 @@ impl Requests {
         let (client, labels) = (self.client.clone(), labels.clone());
         async move {
             match action {
-                Action::List => list(&client, &labels).await,
                 Action::Create { number, standing } => {
                     let body = object(number, &labels, standing);
                     answer(client.send(Method::POST, PATH, text(&body)).await, &labels, &[409])
@@ -55,26 +81,15 @@ impl Requests {
                     Err(error) if error.code() == Some(404) => Ok(Outcome::Absent),
                     got => answer(got, &labels, &[]),
                 },
-                // No requests.
-                Action::Refer { .. } | Action::Hold { .. } | Action::Wait | Action::Exhausted => {
-                    Ok(Outcome::Done)
-                }
+                // No requests, or a list, which tells many.
+                Action::List
+                | Action::Refer { .. }
+                | Action::Hold { .. }
+                | Action::Wait
+                | Action::Exhausted => Ok(Outcome::Done),
             }
         }
     }
-}
-
-/// Those of the label set. Without a version in the query the answer is as new as the quorum. The namespace, which every
-/// identity of pods has among its own labels, makes it short.
-async fn list(client: &Client, labels: &Labels) -> Result<Outcome, RequestError> {
-    let path = match labels.namespace() {
-        Some(namespace) => format!("{PATH}?labelSelector={}%3D{namespace}", labels::NAMESPACE),
-        None => PATH.to_owned(),
-    };
-    let text = client.get(&path).await?;
-    let identities = read(&text)?;
-    let own = identities.iter().filter(|identity| identity.labels == *labels);
-    Ok(Outcome::Listed(own.map(Seen::from).collect()))
 }
 
 /// The object of an answer.

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use futures_util::FutureExt as _;
 use portway_model::identity::{home_of, numbers_from};
 use portway_model::k8s::{CiliumIdentity, ObjectKey, Uid};
@@ -7,6 +9,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::fake_api::{FakeApi, uid};
+
+mod keeper;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -84,7 +88,8 @@ fn a_number_from_before_a_restart_is_kept() {
 #[test]
 fn that_numbers_come_to_an_end_is_said_before_they_do() {
     let mut allocator = Allocator::alone(0);
-    let numbers: Vec<_> = numbers_from(NumericIdentity::new(256)).take(ALARMING).collect();
+    let numbers: Vec<_> =
+        numbers_from(NumericIdentity::new(256)).take(alarming(NumberRange::of_cluster(0))).collect();
     for (n, number) in numbers.iter().enumerate() {
         assert_eq!(allocator.alarm(), None);
         allocator.observe(&identity(*number, &format!("app-{n}")));
@@ -114,7 +119,7 @@ fn without_an_api_server_exhaustion_is_told_and_ends_with_the_first_number_that_
     for (n, number) in others.iter().enumerate() {
         allocator.observe(&identity(*number, &format!("app-{n}")));
     }
-    let exhausted = |app| (labels(app), News::Obstacle(holding::EXHAUSTED.to_owned()));
+    let exhausted = |app| (labels(app), News::Obstacle(holding::exhausted(NumberRange::of_cluster(0))));
     assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
     assert_eq!(allocator.hold(&labels("db"), None), Place::Pending);
     assert_eq!(allocator.hold(&labels("dns"), None), Place::Pending);
@@ -136,7 +141,10 @@ fn a_number_of_the_directory_is_lost_to_other_labels_though_no_other_is_free() {
     assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
     assert_eq!(allocator.hold(&labels("app-7"), None), Place::Held(others[7]));
     let lost = |app, number| {
-        [(labels(app), News::Lost(number)), (labels(app), News::Obstacle(holding::EXHAUSTED.to_owned()))]
+        [
+            (labels(app), News::Lost(number)),
+            (labels(app), News::Obstacle(holding::exhausted(NumberRange::of_cluster(0)))),
+        ]
     };
     allocator.observe(&identity(others[7], "db"));
     assert_eq!(changes(&mut allocator), lost("app-7", others[7]));

@@ -16,7 +16,7 @@ mod seen;
 mod store;
 
 pub use claim::{Action, Claim, Outcome, Right};
-pub use home::{home_of, numbers_from};
+pub use home::{NumberRange, home_of, numbers_from};
 pub use numbering::Numbering;
 pub use seen::{Seen, Standing, Version};
 pub use store::Identities;

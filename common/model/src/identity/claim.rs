@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use portway_datapath::NumericIdentity;
 
-use super::home;
+use super::home::NumberRange;
 use super::seen::{Seen, Standing, Version};
 
 /// The claim of one label set to a number. Whoever runs it does what [`Self::next`] says and tells the outcome to
@@ -36,7 +36,11 @@ use super::seen::{Seen, Standing, Version};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     home: NumericIdentity,
+    /// Where it looks for a number.
+    range: NumberRange,
     right: Right,
+    /// See [`Self::keeper`].
+    keeps: bool,
     phase: Phase,
     /// Numbers that other label sets were found to have.
     others: BTreeSet<NumericIdentity>,
@@ -101,7 +105,7 @@ pub enum Action {
 }
 
 /// What came of an [`Action`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// Of List: those of exactly this label set.
     Listed(Vec<Seen>),
@@ -124,7 +128,9 @@ impl Claim {
     pub fn new(home: NumericIdentity, right: Right) -> Self {
         Self {
             home,
+            range: NumberRange::of_cluster((home.get() >> 16) as u16),
             right,
+            keeps: false,
             phase: Phase::Look { refused: None },
             others: BTreeSet::new(),
             referred: None,
@@ -149,6 +155,27 @@ impl Claim {
         Self { phase, referred: Some(number), in_use: Some(number), ..Self::new(home, right) }
     }
 
+    /// A label set whose number is kept for others, as the operator does: nothing of the keeper's own is judged by it, and
+    /// whoever collects garbage asks the keeper which label sets it wishes. So it writes no references, and what a watch has
+    /// shown is good enough: it looks again when the watch says that it is gone.
+    ///
+    /// Where the watch shows nothing it begins with a create: a list before a create proves nothing, and there is one after
+    /// it in any case.
+    pub fn keeper(home: NumericIdentity, seen: &[Seen]) -> Self {
+        let mut claim = Self { keeps: true, ..Self::new(home, Right::Create) };
+        claim.phase = match seen.iter().min_by_key(|seen| seen.rank()) {
+            None => Phase::Create { again: None },
+            Some(best) if best.standing == Standing::Confirmed => claim.take(best),
+            Some(_) => claim.phase,
+        };
+        claim
+    }
+
+    /// It makes no number outside of the range, in which its home is.
+    pub fn within(self, range: NumberRange) -> Self {
+        Self { range, ..self }
+    }
+
     /// What is to be done; the same until [`Self::done`] or [`Self::observe`]. `is_taken` says which numbers are held as far
     /// as is known; it may be out of date.
     pub fn next(&self, is_taken: impl Fn(NumericIdentity) -> bool) -> Action {
@@ -157,7 +184,7 @@ impl Claim {
             Phase::Create { again: Some(number) } => Action::Create { number, standing: Standing::Again },
             Phase::Create { again: None } => {
                 let is_free = |number: &NumericIdentity| !self.others.contains(number) && !is_taken(*number);
-                match home::numbers_from(self.home).find(is_free) {
+                match self.range.numbers_from(self.home).find(is_free) {
                     Some(number) => Action::Create { number, standing: Standing::New },
                     None => Action::Exhausted,
                 }
@@ -283,10 +310,11 @@ impl Claim {
 
     /// A confirmed number is the label set's. Its mark goes first: until the references are written nothing else would keep a
     /// collector from it.
-    fn take(&self, seen: &Seen) -> Phase {
+    fn take(&mut self, seen: &Seen) -> Phase {
         let number = seen.number;
         match seen {
             Seen { is_marked: true, version, .. } => Phase::Unmark(number, *version),
+            _ if self.keeps => self.hold(number),
             _ if self.referred == Some(number) => Phase::Check(number),
             _ => Phase::Refer(number),
         }

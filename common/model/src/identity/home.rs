@@ -4,23 +4,66 @@ use portway_datapath::NumericIdentity;
 
 use crate::labels::Labels;
 
-/// How many numbers a cluster gives to labels.
-const COUNT: u32 = NumericIdentity::CLUSTER_LAST - NumericIdentity::CLUSTER_FIRST + 1;
+/// The numbers that a cluster gives to labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NumberRange {
+    first: u32,
+    /// At least one.
+    count: u32,
+}
 
-/// The home of a label set in a cluster. The outcome must never change: agents of two versions would look in two places.
+impl NumberRange {
+    /// All that there are: 65,280.
+    pub const fn of_cluster(cluster_id: u16) -> Self {
+        let (first, last) = NumericIdentity::of_cluster(cluster_id);
+        Self { first: first.get(), count: last.get() - first.get() + 1 }
+    }
+
+    /// A part of them, by the low 16 bits: a cluster that is soon full, for tests. `None` where that is no part.
+    pub const fn narrowed(cluster_id: u16, first: u32, last: u32) -> Option<Self> {
+        let (all, _) = NumericIdentity::of_cluster(cluster_id);
+        let is_part =
+            NumericIdentity::CLUSTER_FIRST <= first && first <= last && last <= NumericIdentity::CLUSTER_LAST;
+        if !is_part {
+            return None;
+        }
+        Some(Self { first: all.get() - NumericIdentity::CLUSTER_FIRST + first, count: last - first + 1 })
+    }
+
+    /// How many there are.
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+
+    pub const fn first(self) -> NumericIdentity {
+        NumericIdentity::new(self.first)
+    }
+
+    pub const fn contains(self, number: NumericIdentity) -> bool {
+        number.get() >= self.first && number.get() - self.first < self.count
+    }
+
+    /// The home of a label set. The outcome must never change: agents of two versions would look in two places.
+    pub fn home_of(self, labels: &Labels) -> NumericIdentity {
+        let place = hash(labels) % u64::from(self.count);
+        NumericIdentity::new(self.first + u32::try_from(place).unwrap_or(0))
+    }
+
+    /// All numbers, the home first and then upwards; after the last comes the first.
+    pub fn numbers_from(self, home: NumericIdentity) -> impl Iterator<Item = NumericIdentity> {
+        let place = home.get().saturating_sub(self.first);
+        (0..self.count).map(move |step| NumericIdentity::new(self.first + (place + step) % self.count))
+    }
+}
+
+/// The home of a label set among all numbers of a cluster.
 pub fn home_of(labels: &Labels, cluster_id: u16) -> NumericIdentity {
-    let (first, _) = NumericIdentity::of_cluster(cluster_id);
-    let place = hash(labels) % u64::from(COUNT);
-    NumericIdentity::new(first.get() + u32::try_from(place).unwrap_or(0))
+    NumberRange::of_cluster(cluster_id).home_of(labels)
 }
 
 /// All numbers of the home's cluster, the home first and then upwards; after the last comes the first.
 pub fn numbers_from(home: NumericIdentity) -> impl Iterator<Item = NumericIdentity> {
-    let high = home.get() & !NumericIdentity::CLUSTER_LAST;
-    let place = (home.get() & NumericIdentity::CLUSTER_LAST).saturating_sub(NumericIdentity::CLUSTER_FIRST);
-    (0..COUNT).map(move |step| {
-        NumericIdentity::new(high | (NumericIdentity::CLUSTER_FIRST + (place + step) % COUNT))
-    })
+    NumberRange::of_cluster((home.get() >> 16) as u16).numbers_from(home)
 }
 
 /// FNV-1a of 64 bits (draft-eastlake-fnv) over source, key and value of each label in their order, a zero byte after each,
@@ -68,6 +111,23 @@ mod tests {
         assert_eq!(numbers[..4].iter().map(low).collect::<Vec<_>>(), [65_534, 65_535, 256, 257]);
         assert!(numbers.iter().all(|number| number >> 16 == 7 && low(number) >= 256));
         assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), 65_280);
+    }
+
+    #[test]
+    fn a_narrowed_range_has_its_own_homes_and_no_others() {
+        assert_eq!(NumberRange::narrowed(0, 255, 300), None);
+        assert_eq!(NumberRange::narrowed(0, 301, 300), None);
+        assert_eq!(NumberRange::narrowed(0, 65_535, 65_536), None);
+        assert_eq!(NumberRange::narrowed(7, 256, 65_535), Some(NumberRange::of_cluster(7)));
+        let range = NumberRange::narrowed(1, 256, 1279).unwrap();
+        assert_eq!((range.count(), range.first().get()), (1024, 65_792));
+        let home = range.home_of(&labels(&[("app", "web")]));
+        let numbers: BTreeSet<_> = range.numbers_from(home).collect();
+        assert_eq!((numbers.len(), range.numbers_from(home).next()), (1024, Some(home)));
+        assert!(numbers.iter().all(|number| range.contains(*number)));
+        assert!(
+            !range.contains(NumericIdentity::new(65_791)) && !range.contains(NumericIdentity::new(66_816))
+        );
     }
 
     #[test]

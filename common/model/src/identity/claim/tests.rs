@@ -5,8 +5,10 @@
 
 mod checker;
 mod server;
+mod steps;
 mod world;
 
+use super::Right;
 use checker::{FOUND_BY_USE, Outcome, RULES, faults};
 use world::{LeftOut, Rules, SETS, Set};
 
@@ -71,6 +73,62 @@ fn what_others_do_without_rules_is_survived() {
     for homes in HOMES {
         let rules = Rules { homes, starts: Some(1), collections: Some(0), foreign: 2, ..RULES };
         assert_sound(&faults(Rules { clients: ANY, ..rules }));
+    }
+}
+
+/// Where the operator makes numbers, beside agents that do, too, and such that wait for it, in every order of restarts: of
+/// mode agent, both or operator.
+const MODES: Rules = Rules {
+    rights: &[Right::Create, Right::Wait],
+    clients: ONE_EACH,
+    keepers: &SETS,
+    starts: Some(1),
+    collections: Some(1),
+    ..RULES
+};
+const B_ALONE: &[&[Set]] = &[&[Set::B]];
+const B_TWICE: &[&[Set]] = &[&[Set::B], &[Set::B]];
+
+#[test]
+fn an_operator_and_agents_of_any_mode_never_disagree() {
+    let collections = Some(if is_long() { 3 } else { 1 });
+    for homes in HOMES {
+        let rules = Rules { homes, collections, ..MODES };
+        assert_sound(&faults(rules.clone()));
+        assert_sound(&faults(Rules { clients: B_TWICE, crashes: 1, ..rules }));
+    }
+}
+
+#[test]
+fn two_operators_that_both_believe_they_lead_never_disagree() {
+    let keepers = &[Set::A, Set::B, Set::B];
+    let bounded = Rules { clients: B_ALONE, keepers, ..MODES };
+    for homes in HOMES {
+        let collections = Some(if is_long() { 3 } else { 1 });
+        assert_sound(&faults(Rules { homes, collections, ..bounded.clone() }));
+        assert_sound(&faults(Rules {
+            homes,
+            is_news_late: true,
+            crashes: 1,
+            keepers: &[Set::B, Set::B],
+            ..bounded.clone()
+        }));
+    }
+}
+
+#[test]
+fn without_the_read_after_create_operators_make_two_of_a_label_set() {
+    let left_out = LeftOut::ReadAfterCreate;
+    let keepers = &[Set::A, Set::B, Set::B];
+    let outcome = faults(Rules { left_out, keepers, clients: B_ALONE, collections: Some(2), ..MODES });
+    assert!(outcome.faults.contains_key(checker::ONE_CONFIRMED), "{outcome:#?}");
+}
+
+#[test]
+fn answers_and_news_that_overtake_each_other_change_nothing() {
+    for homes in HOMES {
+        let rules = Rules { homes, starts: Some(1), collections: Some(2), are_answers_late: true, ..RULES };
+        assert_sound(&faults(Rules { clients: ANY, ..rules.clone() }));
     }
 }
 

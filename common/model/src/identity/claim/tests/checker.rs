@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use portway_datapath::NumericIdentity;
 use stateright::{Checker as _, Model, Property};
 
+use super::super::Right;
 use super::world::{LeftOut, Rules, SETS, Set, Step, World};
 use crate::identity::seen::Standing;
 
 pub(super) const ONE_NUMBER: &str = "a label set has one number in use";
 const ONE_MEANING: &str = "a number in use means one label set";
-const ONE_CONFIRMED: &str = "one identity of a label set is confirmed";
+pub(super) const ONE_CONFIRMED: &str = "one identity of a label set is confirmed";
 const USED_IS_THERE: &str = "what is in use is there";
 const CLAIMS_END: &str = "claims that nobody disturbs end, and agree";
 /// What pods would suffer from.
@@ -111,7 +112,11 @@ fn is_there(world: &World) -> bool {
 
 /// Who wants a number has one.
 fn holds(world: &World) -> bool {
-    world.clients.iter().all(|client| client.claim.is_some() == client.using.is_some())
+    world
+        .clients
+        .iter()
+        .filter(|client| !client.keeps)
+        .all(|client| client.claim.is_some() == client.using.is_some())
 }
 
 /// The properties that do not hold, each with a shortest way there.
@@ -145,6 +150,9 @@ pub(super) const RULES: Rules = Rules {
     left_out: LeftOut::Nothing,
     homes: [256, 256],
     clients: &[&SETS, &SETS],
+    rights: &[Right::Create],
+    keepers: &[],
+    are_answers_late: false,
     starts: None,
     collectors: 1,
     crashes: 0,

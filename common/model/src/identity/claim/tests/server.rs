@@ -109,6 +109,17 @@ impl World {
         };
         for client in &mut self.clients {
             client.read.iter_mut().for_each(|seen| outdate(seen.number, &mut seen.version));
+            match &mut client.answer {
+                Some((_, Outcome::Listed(seen))) => {
+                    seen.iter_mut().for_each(|seen| outdate(seen.number, &mut seen.version));
+                }
+                Some((_, Outcome::Is(seen))) => outdate(seen.number, &mut seen.version),
+                Some((
+                    _,
+                    Outcome::Done | Outcome::Absent | Outcome::Foreign | Outcome::Refused | Outcome::Unknown,
+                ))
+                | None => {}
+            }
             match client.claim.as_mut().map(|(_, claim)| &mut claim.phase) {
                 Some(
                     Phase::Remove(of, version) | Phase::Confirm(of, version) | Phase::Unmark(of, version),

@@ -18,6 +18,15 @@ pub(super) enum Set {
 
 pub(super) const SETS: [Set; 2] = [Set::A, Set::B];
 
+impl Set {
+    const fn alone(self) -> &'static [Self] {
+        match self {
+            Self::A => &[Self::A],
+            Self::B => &[Self::B],
+        }
+    }
+}
+
 /// What is left out of the protocol, to see that the checker misses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftOut {
@@ -39,6 +48,12 @@ pub(super) struct Rules {
     pub(super) homes: [u32; 2],
     /// Which label sets each client may want.
     pub(super) clients: &'static [&'static [Set]],
+    /// What clients may do, which is another thing after a restart (`identity-management-mode`).
+    pub(super) rights: &'static [Right],
+    /// Those of operators: each keeps one of the label sets for others.
+    pub(super) keepers: &'static [Set],
+    /// Between a request and its answer the world goes on, and watches tell of it.
+    pub(super) are_answers_late: bool,
     /// How often each may begin; `None`: for ever.
     pub(super) starts: Option<u8>,
     pub(super) collectors: usize,
@@ -54,7 +69,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    fn home(&self, set: Set) -> NumericIdentity {
+    pub(super) fn home(&self, set: Set) -> NumericIdentity {
         let [a, b] = self.homes;
         NumericIdentity::new(match set {
             Set::A => a,
@@ -68,11 +83,11 @@ pub(super) struct World {
     pub(super) objects: BTreeMap<NumericIdentity, Identity>,
     pub(super) clients: Vec<Client>,
     pub(super) collectors: Vec<Collector>,
-    collections: Option<u8>,
+    pub(super) collections: Option<u8>,
     pub(super) late: Vec<(Set, Action)>,
-    crashes: u8,
-    late_writes: u8,
-    foreign: u8,
+    pub(super) crashes: u8,
+    pub(super) late_writes: u8,
+    pub(super) foreign: u8,
 }
 
 /// A CiliumIdentity. Versions are not numbered: who holds one knows whether the object still has it ([`CURRENT`]).
@@ -96,20 +111,24 @@ impl Identity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Client {
     pub(super) claim: Option<(Set, Claim)>,
+    /// It keeps a label set for others.
+    pub(super) keeps: bool,
     /// What its pods are judged by; it outlives a crash.
     pub(super) using: Option<(Set, NumericIdentity)>,
     /// What its CiliumEndpoints name; they outlive a crash, too.
-    refers: Option<NumericIdentity>,
+    pub(super) refers: Option<NumericIdentity>,
     /// [`LeftOut::ReadAfterCreate`]: what it read before its create.
     pub(super) read: Vec<Seen>,
     created: bool,
-    wants: &'static [Set],
-    starts: Option<u8>,
+    /// On its way.
+    pub(super) answer: Option<(Action, Outcome)>,
+    pub(super) wants: &'static [Set],
+    pub(super) starts: Option<u8>,
 }
 
 impl Client {
     fn stop(&mut self) {
-        *self = Self { wants: self.wants, starts: self.starts, ..Self::default() };
+        *self = Self { wants: self.wants, starts: self.starts, keeps: self.keeps, ..Self::default() };
     }
 }
 
@@ -137,21 +156,28 @@ pub(super) enum Collector {
 /// Something that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    Start(usize, Set),
+    Start(usize, Set, Right),
     /// A client takes a number for its label set's that once was.
-    StartKnown(usize, Set, NumericIdentity),
+    StartKnown(usize, Set, Right, NumericIdentity),
     /// A client does what its claim says, and learns what came of it.
     Act(usize),
+    /// A client sends what its claim says; the answer is on its way.
+    Send(usize),
+    Answer(usize),
+    /// A watch has told something meanwhile.
+    AnswerDoubted(usize),
     /// A client gives a write up, which goes its way.
     GiveUp(usize),
     Land(usize),
+    /// True news of a watch.
+    Hear(usize),
     /// News of a watch, true or not.
     Notice(usize),
     LookAgain(usize),
     Release(usize),
     Unrefer(usize),
     Crash(usize),
-    Restart(usize),
+    Restart(usize, Right),
     Collect(usize, NumericIdentity),
     CollectorGoesOn(usize),
     CollectorEnds(usize),
@@ -166,7 +192,9 @@ impl World {
             clients: rules
                 .clients
                 .iter()
-                .map(|wants| Client { wants, starts: rules.starts, ..Client::default() })
+                .map(|wants| (*wants, false))
+                .chain(rules.keepers.iter().map(|set| (set.alone(), true)))
+                .map(|(wants, keeps)| Client { wants, keeps, starts: rules.starts, ..Client::default() })
                 .collect(),
             collectors: vec![Collector::Idle; rules.collectors],
             collections: rules.collections,
@@ -177,82 +205,42 @@ impl World {
         }
     }
 
-    pub(super) fn steps(&self, rules: &Rules, steps: &mut Vec<Step>) {
-        for (c, client) in self.clients.iter().enumerate() {
-            match &client.claim {
-                Some((_, claim)) => {
-                    let action = claim.next(|_| false);
-                    match action {
-                        Action::Hold { .. } => {
-                            steps.push(Step::Release(c));
-                            if rules.is_news_late {
-                                steps.extend([Step::Notice(c), Step::LookAgain(c)]);
-                            }
-                        }
-                        Action::Wait | Action::Exhausted => {}
-                        Action::List | Action::Get { .. } | Action::Refer { .. } => steps.push(Step::Act(c)),
-                        Action::Create { .. } | Action::Delete { .. } | Action::Confirm { .. } => {
-                            steps.push(Step::Act(c));
-                            if self.late_writes > 0 {
-                                steps.push(Step::GiveUp(c));
-                            }
-                        }
-                    }
-                    if self.crashes > 0 {
-                        steps.push(Step::Crash(c));
-                    }
-                }
-                None if client.using.is_some() => steps.push(Step::Restart(c)),
-                None => {
-                    if client.refers.is_some() {
-                        steps.push(Step::Unrefer(c));
-                    }
-                    if client.starts == Some(0) {
-                        continue;
-                    }
-                    steps.extend(client.wants.iter().map(|set| Step::Start(c, *set)));
-                    for set in client.wants.iter().copied().filter(|_| rules.is_news_late) {
-                        let numbers = self.objects.keys();
-                        steps.extend(numbers.map(|number| Step::StartKnown(c, set, *number)));
-                    }
-                }
-            }
-        }
-        steps.extend((0..self.late.len()).map(Step::Land));
-        for (g, collector) in self.collectors.iter().enumerate() {
-            match collector {
-                Collector::Idle if self.collections == Some(0) => {}
-                Collector::Idle => steps.extend(self.objects.keys().map(|number| Step::Collect(g, *number))),
-                Collector::Listed { .. } | Collector::Read { .. } | Collector::Judged { .. } => {
-                    steps.extend([Step::CollectorGoesOn(g), Step::CollectorEnds(g)]);
-                }
-            }
-        }
-        if self.foreign > 0 {
-            steps.extend(self.objects.keys().map(|number| Step::ForeignDelete(*number)));
-            for number in [256, 257, 258].map(NumericIdentity::new) {
-                if !self.objects.contains_key(&number) {
-                    steps.extend(SETS.map(|set| Step::ForeignCreate(number, set)));
-                }
-            }
-        }
-    }
-
     /// `None`: it changes nothing.
     pub(super) fn after(&self, rules: &Rules, step: Step) -> Option<Self> {
         let mut world = self.clone();
         match step {
-            Step::Start(c, set) => {
-                world.start(c, set, Claim::new(rules.home(set), Right::Create));
+            Step::Start(c, set, right) => {
+                let claim = match world.clients[c].keeps {
+                    true => Claim::keeper(rules.home(set), &[]),
+                    false => Claim::new(rules.home(set), right),
+                };
+                world.start(c, set, claim);
                 // Who only has begun might as well not have.
                 world.act(rules, c);
             }
-            Step::StartKnown(c, set, number) => {
+            Step::StartKnown(c, set, right, number) => {
                 let was = Identity { set, standing: Standing::Confirmed, is_marked: false }.seen(number);
-                world.start(c, set, Claim::known(rules.home(set), Right::Create, &[was]));
+                let is = world.objects.get(&number).map(|identity| identity.seen(number));
+                let claim = match world.clients[c].keeps {
+                    true if rules.is_news_late => Claim::keeper(rules.home(set), &[was]),
+                    true => Claim::keeper(rules.home(set), is.as_slice()),
+                    false => Claim::known(rules.home(set), right, &[was]),
+                };
+                world.start(c, set, claim);
                 world.act(rules, c);
             }
             Step::Act(c) => world.act(rules, c),
+            Step::Send(c) => {
+                let (set, claim) = world.clients[c].claim.as_ref()?;
+                let (set, action) = (*set, claim.next(|_| false));
+                let outcome = world.request(rules, set, action);
+                world.clients[c].answer = Some((action, outcome));
+            }
+            Step::Answer(c) => world.answered(c)?,
+            Step::AnswerDoubted(c) => {
+                world.answered(c)?;
+                world.hear(c)?;
+            }
             Step::GiveUp(c) => {
                 world.late_writes -= 1;
                 let (set, claim) = world.clients[c].claim.as_mut()?;
@@ -264,6 +252,7 @@ impl World {
                 let (set, action) = world.late.remove(n);
                 world.request(rules, set, action);
             }
+            Step::Hear(c) => world.hear(c)?,
             Step::Notice(c) => world.clients[c].claim.as_mut()?.1.observe(&[]),
             Step::LookAgain(c) => {
                 let other = Identity { set: Set::A, standing: Standing::Confirmed, is_marked: false };
@@ -281,9 +270,9 @@ impl World {
                 client.stop();
                 (client.using, client.refers) = (using, refers);
             }
-            Step::Restart(c) => {
+            Step::Restart(c, right) => {
                 let (set, number) = world.clients[c].using?;
-                world.clients[c].claim = Some((set, Claim::restored(rules.home(set), Right::Create, number)));
+                world.clients[c].claim = Some((set, Claim::restored(rules.home(set), right, number)));
             }
             Step::Collect(g, number) => {
                 world.collections = world.collections.map(|left| left - 1);
@@ -316,37 +305,6 @@ impl World {
         (world != *self).then_some(world)
     }
 
-    /// Every claim does what it says until it holds, undisturbed, and watches tell the truth. `None`: one never comes to an
-    /// end.
-    pub(super) fn at_rest(&self, rules: &Rules) -> Option<Self> {
-        let mut world = self.clone();
-        for _ in 0..40 {
-            let mut is_quiet = true;
-            for c in 0..world.clients.len() {
-                if world.clients[c].claim.is_none() && world.clients[c].using.is_some() {
-                    world = world.after(rules, Step::Restart(c))?;
-                    is_quiet = false;
-                    break;
-                }
-                let Some((set, claim)) = world.clients[c].claim.clone() else { continue };
-                if matches!(claim.next(|_| false), Action::Hold { .. }) {
-                    let mut told = claim.clone();
-                    told.observe(&world.identities_of(set));
-                    if told == claim {
-                        continue;
-                    }
-                    world.clients[c].claim = Some((set, told));
-                }
-                world.act(rules, c);
-                is_quiet = false;
-            }
-            if is_quiet {
-                return Some(world);
-            }
-        }
-        None
-    }
-
     /// What clients use.
     pub(super) fn used(&self) -> impl Iterator<Item = (Set, NumericIdentity)> {
         self.clients.iter().filter_map(|client| client.using)
@@ -357,17 +315,38 @@ impl World {
         objects.map(|(number, identity)| identity.seen(*number)).collect()
     }
 
+    /// Whether something names the number, or an operator keeps its label set.
     pub(super) fn is_referred(&self, number: NumericIdentity) -> bool {
-        self.clients.iter().any(|client| client.refers == Some(number))
+        let set = self.objects.get(&number).map(|identity| identity.set);
+        let keeps = |client: &Client| client.keeps && client.claim.as_ref().map(|(set, _)| *set) == set;
+        let is_wished = set.is_some() && self.clients.iter().any(keeps);
+        is_wished || self.clients.iter().any(|client| client.refers == Some(number))
     }
 
-    fn start(&mut self, c: usize, set: Set, claim: Claim) {
+    fn answered(&mut self, c: usize) -> Option<()> {
+        let client = &mut self.clients[c];
+        let (action, outcome) = client.answer.take()?;
+        let (set, claim) = client.claim.as_mut()?;
+        claim.done(action, outcome);
+        client.using = claim.in_use().map(|number| (*set, number)).filter(|_| !client.keeps);
+        Some(())
+    }
+
+    /// A watch tells what is.
+    fn hear(&mut self, c: usize) -> Option<()> {
+        let (set, _) = self.clients[c].claim.as_ref()?;
+        let seen = self.identities_of(*set);
+        self.clients[c].claim.as_mut()?.1.observe(&seen);
+        Some(())
+    }
+
+    pub(super) fn start(&mut self, c: usize, set: Set, claim: Claim) {
         let client = &mut self.clients[c];
         client.claim = Some((set, claim));
         client.starts = client.starts.map(|starts| starts - 1);
     }
 
-    fn act(&mut self, rules: &Rules, c: usize) {
+    pub(super) fn act(&mut self, rules: &Rules, c: usize) {
         let Some((set, claim)) = self.clients[c].claim.clone() else { return };
         let action = claim.next(|_| false);
         let outcome = match action {
@@ -407,7 +386,7 @@ impl World {
             {
                 claim.phase = claim.hold(number);
             }
-            client.using = claim.in_use().map(|number| (set, number));
+            client.using = claim.in_use().map(|number| (set, number)).filter(|_| !client.keeps);
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Requests of claims, from the claim to the API server and back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portway_model::identity::{Action, Outcome, Seen};
+use portway_model::labels::Labels;
+use portway_runtime::kubernetes::RequestError;
+use tokio::time::sleep;
+
+use crate::requests::Found;
+use crate::{Allocator, Change, News, Source};
+
+/// A label set that finds no free number looks again so often; a number that becomes free is taken at once.
+const EXHAUSTED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Something that was waited for came to its end.
+pub(crate) enum Done {
+    Pause(Labels, u64),
+    Request {
+        labels: Labels,
+        serial: u64,
+        action: Action,
+        result: Result<Outcome, RequestError>,
+    },
+    /// The identities of a namespace.
+    List {
+        namespace: Option<Arc<str>>,
+        result: Result<Vec<Found>, RequestError>,
+    },
+}
+
+/// Label sets of a namespace that want to know which identities they have. One list tells many of them, if it was asked for
+/// after they wanted it.
+#[derive(Default)]
+pub(crate) struct Lists {
+    is_under_way: bool,
+    /// Whom the list under way tells.
+    asked: Vec<(Labels, u64)>,
+    /// Whom the next one tells.
+    waiting: Vec<(Labels, u64)>,
+}
+
+impl Allocator {
+    pub(crate) fn done(&mut self, done: Done) {
+        match done {
+            Done::Pause(labels, serial) => {
+                if let Some(holding) = self.held.get_mut(&labels).filter(|holding| holding.serial == serial) {
+                    holding.is_busy = false;
+                    holding.pause_is_over();
+                    self.drive(&labels);
+                }
+            }
+            Done::Request { labels, serial, action, result } => self.answer(&labels, serial, action, result),
+            Done::List { namespace, result } => self.listed(&namespace, result),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        labels: &Labels,
+        serial: u64,
+        action: Action,
+        result: Result<Outcome, RequestError>,
+    ) {
+        let Some(holding) = self.held.get_mut(labels).filter(|holding| holding.serial == serial) else {
+            return;
+        };
+        holding.is_busy = false;
+        match result {
+            Ok(outcome) => {
+                if matches!(outcome, Outcome::Refused | Outcome::Unknown) {
+                    self.counts.retries += 1;
+                    if matches!(action, Action::Create { .. }) {
+                        self.room.end(serial);
+                    }
+                }
+                holding.failures = 0;
+                holding.tell(action, outcome);
+                holding.end(&self.observed.seen(labels));
+                self.drive(labels);
+            }
+            Err(error) => {
+                self.counts.retries += 1;
+                let pause = holding.failed(action, &error);
+                self.changes.push_back(Change {
+                    labels: labels.clone(),
+                    news: News::Obstacle(format!("CiliumIdentities: {error}")),
+                });
+                self.pause(labels, pause);
+            }
+        }
+    }
+
+    /// Sets going what is due for a label set, and tells what it came to.
+    pub(crate) fn drive(&mut self, labels: &Labels) {
+        let Source::Api { requests, .. } = &self.source else { return };
+        let Some(holding) = self.held.get_mut(labels).filter(|holding| !holding.is_busy) else { return };
+        if holding.is_restored(self.synced, &self.observed.seen(labels)) {
+            return;
+        }
+        let serial = holding.serial;
+        let action = holding.next(|number| self.room.is_taken_for(number, serial));
+        let news = holding.news(action, self.room.range());
+        if let Some(seconds) = holding.settled_in(action) {
+            self.counts.allocated += 1;
+            self.counts.seconds += seconds;
+        }
+        let mut pause = None;
+        match action {
+            Action::List => {
+                holding.begin();
+                self.list(labels.clone(), serial);
+            }
+            Action::Create { .. } | Action::Delete { .. } | Action::Confirm { .. } | Action::Get { .. } => {
+                holding.begin();
+                if let Action::Create { number, .. } = action {
+                    self.room.attempt(number, serial);
+                }
+                let (request, labels) = (requests.send(labels, action), labels.clone());
+                self.running.push(Box::pin(async move {
+                    Done::Request { labels, serial, action, result: request.await }
+                }));
+            }
+            Action::Refer { number } | Action::Hold { number } => self.room.end_but(number, serial),
+            Action::Wait => {}
+            Action::Exhausted => {
+                self.room.end(serial);
+                pause = Some(EXHAUSTED_PAUSE);
+            }
+        }
+        self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
+        if let Some(pause) = pause {
+            self.pause(labels, pause);
+        }
+    }
+
+    fn list(&mut self, labels: Labels, serial: u64) {
+        let namespace = labels.namespace().cloned();
+        let lists = self.lists.entry(namespace.clone()).or_default();
+        lists.waiting.push((labels, serial));
+        if !lists.is_under_way {
+            self.next_list(namespace);
+        }
+    }
+
+    fn next_list(&mut self, namespace: Option<Arc<str>>) {
+        let Source::Api { requests, .. } = &self.source else { return };
+        let Some(lists) = self.lists.get_mut(&namespace) else { return };
+        lists.asked = std::mem::take(&mut lists.waiting);
+        lists.is_under_way = true;
+        if lists.asked.is_empty() {
+            self.lists.remove(&namespace);
+            return;
+        }
+        let request = requests.list(namespace.as_deref());
+        self.running.push(Box::pin(async move { Done::List { namespace, result: request.await } }));
+    }
+
+    fn listed(&mut self, namespace: &Option<Arc<str>>, result: Result<Vec<Found>, RequestError>) {
+        let asked = self.lists.get_mut(namespace).map(|lists| std::mem::take(&mut lists.asked));
+        let result = result.map(|found| {
+            let mut by_labels: HashMap<Labels, Vec<Seen>> = HashMap::new();
+            for Found { labels, seen } in found {
+                by_labels.entry(labels).or_default().push(seen);
+            }
+            by_labels
+        });
+        for (labels, serial) in asked.into_iter().flatten() {
+            let result = match &result {
+                Ok(by_labels) => Ok(Outcome::Listed(by_labels.get(&labels).cloned().unwrap_or_default())),
+                Err(error) => Err(error.clone()),
+            };
+            self.answer(&labels, serial, Action::List, result);
+        }
+        self.next_list(namespace.clone());
+    }
+
+    fn pause(&mut self, labels: &Labels, pause: Duration) {
+        let Some(holding) = self.held.get_mut(labels) else { return };
+        holding.is_busy = true;
+        let (labels, serial) = (labels.clone(), holding.serial);
+        self.running.push(Box::pin(async move {
+            sleep(pause).await;
+            Done::Pause(labels, serial)
+        }));
+    }
+
+    /// A number is free again: as many label sets that had found none look again as there are numbers.
+    pub(crate) fn retry_exhausted(&mut self) {
+        let exhausted = self.held.iter().filter(|(_, holding)| holding.is_exhausted);
+        let exhausted: Vec<_> = exhausted.map(|(labels, _)| labels.clone()).collect();
+        for labels in exhausted {
+            if self.room.free() == 0 {
+                break;
+            }
+            if let Some(holding) = self.held.get_mut(&labels) {
+                holding.pause_is_over();
+                holding.is_busy = false;
+                // Its pause goes on, for nothing.
+                self.serial += 1;
+                holding.serial = self.serial;
+            }
+            self.drive(&labels);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the operator's claims cost and come to.
+
+use std::collections::BTreeSet;
+
+use portway_model::k8s::{Format, Names, decode};
+
+use super::*;
+
+fn range(first: u32, last: u32) -> NumberRange {
+    NumberRange::narrowed(0, first, last).unwrap()
+}
+
+async fn keeper(range: NumberRange) -> (FakeApi, Allocator) {
+    let (api, client) = FakeApi::start().await;
+    (api, Allocator::keeper(client, range))
+}
+
+/// What a watch tells of the object at a path.
+fn shown(api: &FakeApi, number: NumericIdentity) -> Event {
+    let object = api.get(&format!("{COLLECTION}/{number}")).unwrap().to_string();
+    let decoded = decode(object.as_bytes(), Format::Json, &mut Names::default()).unwrap();
+    Event::Apply(decoded.objects.into_iter().next().unwrap())
+}
+
+/// The next changes, by label set.
+async fn held(allocator: &mut Allocator, count: usize) -> BTreeMap<Labels, NumericIdentity> {
+    let mut held = BTreeMap::new();
+    while held.len() < count {
+        match timeout(PATIENCE, allocator.next()).await.expect("a change") {
+            Change { labels, news: News::Held(number) } => held.insert(labels, number),
+            other => panic!("{other:?}"),
+        };
+    }
+    held
+}
+
+#[tokio::test]
+async fn a_label_set_that_nobody_has_costs_a_create_a_list_and_a_confirmation() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    let home = home_of(&labels("web"), 0);
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Pending);
+    assert_eq!(held(&mut allocator, 1).await, BTreeMap::from([(labels("web"), home)]));
+    let (post, patch) = (format!("POST {COLLECTION}"), format!("PATCH {COLLECTION}/{home}"));
+    assert_eq!((api.writes(), api.reads()), (vec![post, patch], 1));
+    assert_eq!(allocator.place(&labels("web")), Some(Place::Held(home)));
+}
+
+#[tokio::test]
+async fn what_a_watch_has_shown_is_held_without_a_request() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    allocator.observe(&identity(NUMBER, "web"));
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(NUMBER));
+    assert_eq!(allocator.next().now_or_never(), None);
+    assert_eq!((api.writes(), api.reads()), (Vec::new(), 0));
+}
+
+#[tokio::test]
+async fn many_label_sets_share_their_lists() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    let sets: Vec<_> = (0..100).map(|n| labels(&format!("app-{n}"))).collect();
+    for set in &sets {
+        assert_eq!(allocator.hold(set, None), Place::Pending);
+    }
+    let held = held(&mut allocator, 100).await;
+    assert_eq!(held.values().collect::<BTreeSet<_>>().len(), 100);
+    let (writes, reads) = (api.writes().len(), api.reads());
+    assert!((200..=210).contains(&writes), "{writes} writes");
+    assert!(reads <= 40, "{reads} lists");
+}
+
+#[tokio::test]
+async fn claims_that_are_under_way_together_do_not_fight_for_the_last_numbers() {
+    let (api, mut allocator) = keeper(range(300, 309)).await;
+    let sets: Vec<_> = (0..10).map(|n| labels(&format!("app-{n}"))).collect();
+    for set in &sets {
+        assert_eq!(allocator.hold(set, None), Place::Pending);
+    }
+    assert_eq!(allocator.free(), 0);
+    let held = held(&mut allocator, 10).await;
+    assert_eq!(held.values().collect::<BTreeSet<_>>().len(), 10);
+    assert_eq!(api.writes().len(), 20, "no create was refused");
+}
+
+#[tokio::test]
+async fn a_number_that_becomes_free_is_taken_by_one_that_waits_for_it() {
+    let (api, mut allocator) = keeper(range(300, 300)).await;
+    allocator.hold(&labels("web"), None);
+    held(&mut allocator, 1).await;
+    allocator.observe(&shown(&api, NUMBER));
+    allocator.hold(&labels("db"), None);
+    allocator.hold(&labels("dns"), None);
+    let waits = || News::Obstacle(holding::exhausted(range(300, 300)));
+    assert_eq!(changes(&mut allocator), [(labels("db"), waits()), (labels("dns"), waits())]);
+    assert!(allocator.is_exhausted(&labels("db")) && allocator.is_exhausted(&labels("dns")));
+    allocator.release(&labels("web"));
+    api.take(OBJECT);
+    allocator.observe(&gone(NUMBER));
+    let taken = held(&mut allocator, 1).await;
+    assert_eq!(taken.into_values().next(), Some(NUMBER));
+    assert_eq!(allocator.free(), 0);
+}
+
+#[tokio::test]
+async fn what_vanishes_is_made_again_with_its_number() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    allocator.hold(&labels("web"), None);
+    let number = held(&mut allocator, 1).await.into_values().next().unwrap();
+    allocator.observe(&shown(&api, number));
+    let path = format!("{COLLECTION}/{number}");
+    api.take(&path);
+    // Whoever would take its home has to look for another one.
+    allocator.observe(&gone(number));
+    let again = async {
+        while api.get(&path).is_none_or(|object| object["metadata"]["annotations"] != json!({})) {
+            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
+        }
+    };
+    timeout(PATIENCE, again).await.expect("an identity");
+}
