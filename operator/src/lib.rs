@@ -15,6 +15,8 @@ pub mod app;
 pub mod command;
 pub mod config;
 pub mod controller;
+pub mod definitions;
+pub mod endpoint_gc;
 pub mod discovery;
 pub mod executor;
 #[cfg(test)]
@@ -24,4 +26,5 @@ pub mod lead;
 pub mod observed;
 pub mod status;
 pub mod watches;
+pub mod slices;
 pub mod write;

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portway_model::crd::{CoreCiliumEndpoint, EndpointStatus, OwnerReference};
@@ -12,6 +13,8 @@ pub struct CiliumEndpoint {
     pub meta: Meta,
     /// Of the Pod among `metadata.ownerReferences`; "" where there is none.
     pub pod_uid: Arc<str>,
+    /// It has owners, and no Pod among them: it is not a pod's.
+    pub is_others: bool,
     /// What others need of it, as a CiliumEndpointSlice has it.
     pub core: CoreCiliumEndpoint,
 }
@@ -19,18 +22,24 @@ pub struct CiliumEndpoint {
 impl Observable for CiliumEndpoint {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         let raw: Raw = serde_json::from_str(text)?;
-        let owner = raw.metadata.owner_references.iter().find(|owner| owner.kind == "Pod");
-        let pod_uid = owner.map_or("", |owner| &owner.uid).into();
+        let owners = &raw.metadata.owner_references;
+        let pod = owners.iter().find(|owner| owner.kind == "Pod");
+        let is_others = pod.is_none() && !owners.is_empty();
+        let pod_uid = pod.map_or("", |owner| &owner.uid).into();
         let meta = Meta::from(raw.metadata.meta);
-        let EndpointStatus { identity, networking, encryption, service_account, .. } = raw.status;
+        let EndpointStatus { identity, networking, encryption, named_ports, service_account, .. } =
+            raw.status;
         let core = CoreCiliumEndpoint {
             name: meta.name.to_string(),
             id: identity.map_or(0, |identity| identity.id),
             networking,
             encryption,
+            named_ports,
             service_account,
+            created: (meta.created != 0).then_some(meta.created),
+            others: BTreeMap::new(),
         };
-        Ok(Self { meta, pod_uid, core })
+        Ok(Self { meta, pod_uid, is_others, core })
     }
 
     fn meta(&self) -> &Meta {

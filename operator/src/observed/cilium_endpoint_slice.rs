@@ -18,7 +18,9 @@ pub struct CiliumEndpointSlice {
 impl Observable for CiliumEndpointSlice {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         let raw: Raw = serde_json::from_str(text)?;
-        Ok(Self { meta: raw.metadata.into(), of: raw.namespace.into(), endpoints: raw.endpoints.into() })
+        // As agents read it.
+        let namespace = if raw.namespace.is_empty() { "default" } else { &raw.namespace };
+        Ok(Self { meta: raw.metadata.into(), of: namespace.into(), endpoints: raw.endpoints.into() })
     }
 
     fn meta(&self) -> &Meta {
