@@ -16,15 +16,15 @@ pub mod command;
 pub mod config;
 pub mod controller;
 pub mod definitions;
-pub mod endpoint_gc;
 pub mod discovery;
+pub mod endpoint_gc;
 pub mod executor;
 #[cfg(test)]
 mod fake_api;
 pub mod ipam;
 pub mod lead;
 pub mod observed;
+pub mod slices;
 pub mod status;
 pub mod watches;
-pub mod slices;
 pub mod write;
