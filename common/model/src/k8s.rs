@@ -46,5 +46,5 @@ pub use object::{
 };
 pub use pod::{MIRROR, SOCKET_LB};
 pub use reject::Reject;
-pub use time::parse as seconds_of;
+pub use time::{parse as seconds_of, write as time_of};
 pub use uid::Uid;

@@ -17,6 +17,24 @@ pub fn parse(text: &str) -> Option<i64> {
     Some(seconds - offset(zone)?)
 }
 
+/// The RFC 3339 time of seconds since 1970, as Kubernetes writes them.
+pub fn write(seconds: i64) -> String {
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // The year is at most this one, for no year has fewer days.
+    let mut year = 1970 + days.div_euclid(365) + i64::from(days < 0);
+    while days_since_1970(year, 1, 1) > days {
+        year -= 1;
+    }
+    let mut day = days - days_since_1970(year, 1, 1) + 1;
+    let mut month = 1;
+    while day > days_in_month(year, month) {
+        day -= days_in_month(year, month);
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// Three numbers of fixed width: the first is a year if the separator is that of a date.
 fn numbers(text: &str, separator: char) -> Option<[i64; 3]> {
     let mut parts = text.split(separator);
@@ -80,7 +98,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, write};
 
     #[test]
     fn times_are_seconds_since_1970() {
@@ -88,6 +106,17 @@ mod tests {
         assert_eq!(parse("2000-03-01T00:00:00Z"), Some(951_868_800));
         assert_eq!(parse("2026-11-30T02:15:46Z"), Some(1_796_004_946));
         assert_eq!(parse("2026-11-30T04:15:46.123456+02:00"), Some(1_796_004_946));
+    }
+
+    #[test]
+    fn a_time_that_is_written_is_read_as_the_same() {
+        assert_eq!(write(0), "1970-01-01T00:00:00Z");
+        assert_eq!(write(1_796_004_946), "2026-11-30T02:15:46Z");
+        assert_eq!(write(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(write(951_782_400), "2000-02-29T00:00:00Z");
+        for seconds in (-2_000_000_000..7_000_000_000).step_by(40_009_999) {
+            assert_eq!(parse(&write(seconds)), Some(seconds));
+        }
     }
 
     #[test]
