@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use portway_model::k8s::time_of;
 use portway_runtime::kubernetes::WatchEvent;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::observed::{Kind, Observed};
 use crate::write::{Change, Outcome, Patch, Write};
+
+/// 2026-01-01, seconds since 1970: when [`FakeApi::clock`] began.
+pub(crate) const DAY: u64 = 1_767_225_600;
 
 /// What the API server holds, and all that has happened.
 #[derive(Default)]
@@ -17,7 +21,7 @@ pub(crate) struct FakeApi {
     /// The version of the newest change; every kind shares it, as in etcd.
     revision: u64,
     uids: u64,
-    /// Seconds since 1970, for what is created from now on.
+    /// Seconds since [`DAY`], for what is created from now on.
     pub(crate) clock: i64,
 }
 
@@ -58,7 +62,8 @@ impl FakeApi {
         let Write { kind, object, change, .. } = write;
         let is_meant = |seen: &Value, uid: &str, version: Option<u64>| {
             let of = &seen["metadata"];
-            of["uid"] == uid && version.is_none_or(|version| of["resourceVersion"].as_str() == Some(&*version.to_string()))
+            of["uid"] == uid
+                && version.is_none_or(|version| of["resourceVersion"].as_str() == Some(&*version.to_string()))
         };
         match change {
             Change::Create(_) if self.get(*kind, object).is_some() => return Outcome::Late,
@@ -223,8 +228,6 @@ fn merge_conditions(seen: &Value, body: &mut Value) {
     body["status"]["conditions"] = json!(conditions);
 }
 
-/// As the API server writes it, of a time within 24 hours of 2026-01-01.
-fn time(seconds: i64) -> String {
-    let of_day = seconds.rem_euclid(86_400);
-    format!("2026-01-01T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+fn time(clock: i64) -> String {
+    time_of(i64::try_from(DAY).unwrap() + clock)
 }

@@ -23,6 +23,7 @@ pub mod executor;
 mod fake_api;
 pub mod ipam;
 pub mod lead;
+pub mod nodes;
 pub mod observed;
 pub mod slices;
 pub mod status;

@@ -6,11 +6,9 @@ use portway_datapath::Family;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake_api::{FakeApi, Replica};
+use crate::fake_api::{DAY, FakeApi, Replica};
 use crate::write::{Change, Write};
 
-/// 2026-01-01.
-const DAY: u64 = 1_767_225_600;
 /// After that a CiliumNode is younger than the epoch, whoever's clock it is by.
 const LONG: i64 = 2 * 3600;
 const POOL: &str = "kube-system/portway-pod-cidrs";

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::meta::RawMeta;
 use super::{Meta, Observable};
@@ -13,6 +13,8 @@ pub struct Node {
     pub addresses: Box<[NodeAddress]>,
     /// `spec.taints`.
     pub taints: Box<[Taint]>,
+    /// Condition `Ready` is `True`: its kubelet tells of its pods.
+    pub is_ready: bool,
     /// Condition `NetworkUnavailable`.
     pub network_unavailable: Option<Condition>,
     /// `spec.podCIDRs`.
@@ -29,13 +31,19 @@ pub struct NodeAddress {
 }
 
 /// An element of `spec.taints`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     pub key: Arc<str>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_empty")]
     pub value: Arc<str>,
     #[serde(default)]
     pub effect: Arc<str>,
+    #[serde(default, rename = "timeAdded", skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<Arc<str>>,
+}
+
+fn is_empty(text: &str) -> bool {
+    text.is_empty()
 }
 
 /// An element of `status.conditions`.
@@ -56,10 +64,13 @@ impl Observable for Node {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         let raw: Raw = serde_json::from_str(text)?;
         let mut conditions = raw.status.conditions.into_iter();
+        let is_ready =
+            |condition: &Condition| &*condition.condition_type == "Ready" && &*condition.status == "True";
         Ok(Self {
             meta: raw.metadata.into(),
             addresses: raw.status.addresses.into(),
             taints: raw.spec.taints.into(),
+            is_ready: conditions.as_slice().iter().any(is_ready),
             network_unavailable: conditions
                 .find(|condition| &*condition.condition_type == "NetworkUnavailable"),
             pod_cidrs: raw.spec.pod_cidrs.into(),

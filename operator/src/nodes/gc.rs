@@ -1,0 +1,65 @@
+//! CiliumNodes whose Nodes are gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::controller::{Controller, Now, Pace, Plan};
+use crate::observed::{Kind, Observed};
+use crate::write::Write;
+
+/// Deletes a CiliumNode whose Node has been gone for a whole interval.
+///
+/// The API server's garbage collector deletes those that name their Node as owner; this is for the others, and for
+/// clusters without it. A Node is gone only for who knows Nodes up to what the CiliumNode says last: an agent
+/// writes it for a Node that is there, so that a watch that lags does not delete a new node's.
+pub struct Gc {
+    interval: Duration,
+    /// UIDs by name, with the first time that there was no Node.
+    alone: BTreeMap<Arc<str>, (Arc<str>, Duration)>,
+}
+
+impl Gc {
+    /// `interval` is above zero.
+    pub const fn new(interval: Duration) -> Self {
+        Self { interval, alone: BTreeMap::new() }
+    }
+}
+
+impl Controller for Gc {
+    fn name(&self) -> &'static str {
+        "node-gc"
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        &[Kind::Node, Kind::CiliumNode]
+    }
+
+    fn pace(&self, _: &Observed) -> Pace {
+        Pace { batch: 50, per_second: 50.0 }
+    }
+
+    fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
+        let before = std::mem::take(&mut self.alone);
+        let mut plan = Plan::default();
+        for node in observed.cilium_nodes.iter() {
+            let meta = &node.meta;
+            if meta.is_deleting
+                || observed.nodes.is_there(&meta.name)
+                || observed.nodes.version() < meta.version
+            {
+                continue;
+            }
+            let known = before.get(&meta.name).filter(|(uid, _)| *uid == meta.uid);
+            let since = known.map_or(now.monotonic, |(_, since)| *since);
+            self.alone.insert(Arc::clone(&meta.name), (Arc::clone(&meta.uid), since));
+            let left = (since + self.interval).saturating_sub(now.monotonic);
+            if left.is_zero() {
+                plan.writes.push(Write::delete(Kind::CiliumNode, meta, "its Node is gone"));
+            } else {
+                plan.again = plan.again.min(Some(left)).or(Some(left));
+            }
+        }
+        plan
+    }
+}

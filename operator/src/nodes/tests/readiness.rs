@@ -1,0 +1,156 @@
+use super::*;
+
+const TAINT: &str = "node.cilium.io/agent-not-ready";
+
+fn config() -> ReadinessConfig {
+    ReadinessConfig {
+        agents: agents(),
+        taint_key: TAINT.to_owned(),
+        remove_taint: true,
+        set_taint: true,
+        set_condition: true,
+        workers: 10,
+    }
+}
+
+/// A Node whose kubelet reports, with taints and conditions beside those that are the operator's.
+fn tainted(api: &mut FakeApi, name: &str) {
+    let taints = json!([
+        {"key": "dedicated", "value": "dns", "effect": "NoSchedule"},
+        {"key": TAINT, "effect": "NoSchedule"},
+        {"key": TAINT, "value": "true", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+        {"key": "leaving", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:01Z"},
+    ]);
+    let conditions = json!([
+        {"type": "Ready", "status": "True"},
+        {"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"},
+    ]);
+    api.put(Kind::Node, name, json!({"spec": {"taints": taints}, "status": {"conditions": conditions}}));
+}
+
+fn keys(api: &FakeApi, name: &str) -> Vec<String> {
+    let taints = &api.get(Kind::Node, name).unwrap()["spec"]["taints"];
+    taints.as_array().into_iter().flatten().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn where_the_agent_is_ready_the_condition_is_set_and_the_taint_goes_each_once() {
+    let mut api = FakeApi::default();
+    tainted(&mut api, "a");
+    let mut readiness = Readiness::new(config());
+    assert_eq!(turn(&mut api, &mut readiness), [], "no agent is there");
+    agent(&mut api, "a", false);
+    assert_eq!(turn(&mut api, &mut readiness), []);
+    agent(&mut api, "a", true);
+    api.clock = 5;
+    assert_eq!(turn(&mut api, &mut readiness).len(), 1, "one write a Node: each names its version");
+    assert_eq!(turn(&mut api, &mut readiness).len(), 1);
+    let node = api.get(Kind::Node, "a").unwrap();
+    let taints = json!([
+        {"key": "dedicated", "value": "dns", "effect": "NoSchedule"},
+        {"key": "leaving", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:01Z"},
+    ]);
+    assert_eq!(node["spec"]["taints"], taints, "others stay as they are");
+    let up = json!({
+        "type": "NetworkUnavailable",
+        "status": "False",
+        "reason": "CiliumIsUp",
+        "message": "Cilium is running on this node",
+        "lastHeartbeatTime": "2026-01-01T00:00:05Z",
+        "lastTransitionTime": "2026-01-01T00:00:05Z",
+    });
+    assert_eq!(node["status"]["conditions"], json!([{"type": "Ready", "status": "True"}, up]));
+    api.clock += 3600;
+    assert_eq!(turn(&mut api, &mut readiness), [], "no heartbeat");
+    agent(&mut api, "a", true);
+    assert_eq!(turn(&mut api, &mut Readiness::new(config())), [], "nor with the next leader");
+}
+
+#[test]
+fn each_part_can_be_switched_off() {
+    let mut api = FakeApi::default();
+    tainted(&mut api, "a");
+    agent(&mut api, "a", true);
+    let mut only_taint = Readiness::new(ReadinessConfig { set_condition: false, ..config() });
+    let mut only_condition = Readiness::new(ReadinessConfig { remove_taint: false, ..config() });
+    let kinds = |writes: &[Write]| -> Vec<bool> {
+        writes
+            .iter()
+            .map(|write| matches!(write.change, Change::Patch { subresource: Some(_), .. }))
+            .collect()
+    };
+    assert_eq!(kinds(&turn(&mut api, &mut only_taint)), [false]);
+    assert_eq!(turn(&mut api, &mut only_taint), []);
+    tainted(&mut api, "a");
+    assert_eq!(kinds(&turn(&mut api, &mut only_condition)), [true]);
+    assert_eq!(turn(&mut api, &mut only_condition), []);
+}
+
+#[test]
+fn a_pod_that_is_older_than_the_node_counts_when_its_kubelet_has_reported() {
+    let mut api = FakeApi::default();
+    agent(&mut api, "a", true);
+    api.clock = 100;
+    tainted(&mut api, "a");
+    let mut readiness = Readiness::new(config());
+    let plan = readiness.plan(&Replica::new(&api).observed, at(&api));
+    assert_eq!((plan.writes, plan.again), (vec![], Some(Duration::from_secs(120))));
+    api.clock += 120;
+    assert_eq!(turn(&mut api, &mut readiness).len(), 1);
+}
+
+#[test]
+fn a_node_is_tainted_at_once_where_no_agent_was_ever_ready_and_later_where_one_is_started_anew() {
+    let mut api = FakeApi::default();
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    agent(&mut api, "a", false);
+    let mut readiness = Readiness::new(config());
+    assert_eq!(turn(&mut api, &mut Readiness::new(ReadinessConfig { set_taint: false, ..config() })), []);
+    assert_eq!(turn(&mut api, &mut readiness).len(), 1);
+    assert_eq!((keys(&api, "a"), turn(&mut api, &mut readiness)), (vec![TAINT.to_owned()], vec![]));
+    agent(&mut api, "a", true);
+    turn(&mut api, &mut readiness);
+    turn(&mut api, &mut readiness);
+    assert_eq!(keys(&api, "a"), [""; 0]);
+    api.clock += 1000;
+    agent(&mut api, "a", false);
+    let plan = readiness.plan(&Replica::new(&api).observed, at(&api));
+    assert_eq!((plan.writes, plan.again), (vec![], Some(Duration::from_secs(30))));
+    // It was ready for a moment: the time begins anew.
+    api.clock += 29;
+    agent(&mut api, "a", true);
+    assert_eq!(turn(&mut api, &mut readiness), []);
+    agent(&mut api, "a", false);
+    assert_eq!(turn(&mut api, &mut readiness), []);
+    api.clock += 29;
+    assert_eq!(turn(&mut api, &mut readiness), []);
+    api.clock += 1;
+    assert_eq!(turn(&mut api, &mut readiness).len(), 1);
+}
+
+#[test]
+fn neither_an_outage_nor_a_watch_that_lags_taints_a_node() {
+    let mut api = FakeApi::default();
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}));
+    // As the node controller writes it of all pods of a node that it has not heard of.
+    agent(&mut api, "a", false);
+    let mut readiness = Readiness::new(config());
+    assert_eq!(turn(&mut api, &mut readiness), []);
+    let mut replica = Replica::new(&api);
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    agent(&mut api, "a", true);
+    replica.follow(&api, Kind::Node, usize::MAX);
+    assert_eq!(readiness.plan(&replica.observed, at(&api)).writes, []);
+}
+
+#[test]
+fn a_late_write_of_taints_does_not_undo_what_somebody_did_meanwhile() {
+    let mut api = FakeApi::default();
+    tainted(&mut api, "a");
+    agent(&mut api, "a", true);
+    let config = ReadinessConfig { set_condition: false, ..config() };
+    let late = Readiness::new(config).plan(&Replica::new(&api).observed, at(&api)).writes;
+    api.put(Kind::Node, "a", json!({"spec": {"taints": [{"key": "cordon", "effect": "NoSchedule"}]}}));
+    assert_eq!(api.write(&late[0]), Outcome::Late);
+    assert_eq!(keys(&api, "a"), ["cordon"]);
+}
