@@ -21,7 +21,7 @@ use portway_runtime::kubernetes::LeaseTimes;
 use portway_runtime::logging::Format;
 
 pub use api_server::ApiServer;
-pub use endpoints::{Endpoints, SliceMode, Slices};
+pub use endpoints::Endpoints;
 pub use identities::{Identities, IdentityMode};
 pub use ipam::{ClusterPools, Ipam, Pools};
 pub use keys::KEYS;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use portway_runtime::kubernetes::{Client, Elector, ElectorOptions, Leadership};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
+use crate::definitions::{self, Report};
 
 /// The Lease.
 pub const LEASE: &str = "portway-operator";
@@ -39,12 +40,22 @@ fn identity() -> String {
     format!("{host}_{unique}")
 }
 
-/// Makes the CustomResourceDefinitions, or changes earlier ones, unless `skip`; then `made` is told, so that missing kinds
-/// are looked for.
-pub async fn definitions(_client: Client, skip: bool, made: Arc<Notify>) {
-    if !skip {
-        made.notify_one();
+/// Makes the CustomResourceDefinitions, or replaces earlier ones, unless `skip`. Whenever one is served that was not,
+/// `made` is told, so that missing kinds are looked for.
+pub async fn definitions(client: Client, skip: bool, made: Arc<Notify>, told: watch::Sender<Report>) {
+    if skip {
+        return;
     }
+    let mut established = 0;
+    definitions::install(&client, |report| {
+        let now = report.definitions.iter().filter(|definition| definition.is_established).count();
+        if now > established {
+            established = now;
+            made.notify_one();
+        }
+        told.send_replace(report.clone());
+    })
+    .await;
 }
 
 /// Says who leads.

@@ -24,7 +24,7 @@ use crate::controller::{Controller, Now, Pace, Plan};
 use crate::observed::{Kind, Observed};
 use crate::write::{Outcome, Write};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub filling: Filling,
     pub limits: RateLimits,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use portway_runtime::kubernetes::{ClientStatus, ElectorStatus, RecorderStatus, WatchStatus};
 use serde::Serialize;
 
+use crate::definitions::Definition;
 use crate::observed::Misfit;
 
 /// `GET /v1/status`.
@@ -19,6 +20,9 @@ pub struct Status {
     pub missing_kinds: Vec<&'static str>,
     /// Empty where another replica leads.
     pub controllers: Vec<Controller>,
+    /// CustomResourceDefinitions, as far as this replica has come with them. Empty where another replica leads, and with
+    /// `skip-crd-creation`.
+    pub definitions: Vec<Definition>,
     /// Objects that cannot be read, by kind.
     pub misfits: BTreeMap<&'static str, Vec<Misfit>>,
     pub events: RecorderStatus,

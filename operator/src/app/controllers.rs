@@ -4,24 +4,40 @@ use prometheus::Registry;
 
 use crate::config::Config;
 use crate::controller::Controller;
+use crate::endpoint_gc::{self, EndpointGc};
 use crate::observed::Kind;
+use crate::slices::{self, Slices};
 
 /// What controllers share over all times that this process leads: metrics, which can be registered only once.
 #[derive(Clone)]
-pub struct Instruments {}
+pub struct Instruments {
+    slices: slices::Metrics,
+    endpoint_gc: endpoint_gc::Metrics,
+}
 
 impl Instruments {
     /// # Errors
     /// Two metrics of one name.
-    pub fn new(_registry: &Registry) -> anyhow::Result<Self> {
-        Ok(Self {})
+    pub fn new(registry: &Registry) -> anyhow::Result<Self> {
+        Ok(Self {
+            slices: slices::Metrics::new(registry)?,
+            endpoint_gc: endpoint_gc::Metrics::new(registry)?,
+        })
     }
 }
 
 /// The controllers that the configuration asks for, new each time this process begins to lead. The order is that of
 /// their turns.
-pub fn all(_config: &Config, _instruments: &Instruments) -> Vec<Box<dyn Controller>> {
-    Vec::new()
+pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller>> {
+    let mut all: Vec<Box<dyn Controller>> = Vec::new();
+    if let Some(config) = &config.endpoints.slices {
+        all.push(Box::new(Slices::new(config.clone(), instruments.slices.clone())));
+    }
+    if !config.endpoints.gc_interval.is_zero() {
+        let config = endpoint_gc::Config { interval: config.endpoints.gc_interval };
+        all.push(Box::new(EndpointGc::new(config, instruments.endpoint_gc.clone())));
+    }
+    all
 }
 
 /// The kinds that any of them looks at, without repetition.

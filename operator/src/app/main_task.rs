@@ -13,6 +13,7 @@ use super::http::Question;
 use super::metrics::Objects;
 use crate::config::Config;
 use crate::controller::Now;
+use crate::definitions::Report;
 use crate::executor::{self, Answered, Executor};
 use crate::observed::{Kind, Observed};
 use crate::watches::{self, Told, Watches};
@@ -59,6 +60,7 @@ struct Term {
     executor: Executor,
     events: EventRecorder,
     definitions: tokio::task::JoinHandle<()>,
+    defined: watch::Receiver<Report>,
 }
 
 impl Drop for Term {
@@ -154,8 +156,10 @@ impl MainTask {
         let made = controllers::all(config, instruments);
         let executor =
             Executor::new(client.clone(), config.api_server.qps, made, events.clone(), written.clone());
-        let definitions = tokio::spawn(lead::definitions(client, config.skip_crds, watches.hurrier()));
-        self.enter(Phase::Leading(Term { number, executor, events, definitions }));
+        let (told, defined) = watch::channel(Report::default());
+        let definitions = lead::definitions(client, config.skip_crds, watches.hurrier(), told);
+        let definitions = tokio::spawn(definitions);
+        self.enter(Phase::Leading(Term { number, executor, events, definitions, defined }));
     }
 
     fn end_term(&mut self) {
@@ -201,9 +205,10 @@ impl MainTask {
 
     fn status(&self) -> status::Status {
         let Inputs { config, client, watches, started, .. } = &self.inputs;
-        let (controllers, events) = match &self.phase {
+        let (controllers, definitions, events) = match &self.phase {
             Phase::Leading(term) | Phase::Stopping(term) => {
-                (term.executor.status(self.now()), term.events.status())
+                let definitions = term.defined.borrow().definitions.clone();
+                (term.executor.status(self.now()), definitions, term.events.status())
             }
             Phase::Standby => Default::default(),
         };
@@ -220,6 +225,7 @@ impl MainTask {
                 .collect(),
             missing_kinds: watches.missing().map(Kind::name).collect(),
             controllers,
+            definitions,
             misfits: misfits.map(|(kind, of)| (kind, of.into_iter().cloned().collect())).collect(),
             events,
             warnings: config.warnings.clone(),

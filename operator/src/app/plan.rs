@@ -13,6 +13,7 @@ use super::begin_log;
 use super::controllers::{self, Instruments};
 use crate::config::{Config, Loaded};
 use crate::controller::{Now, Plan, Trouble};
+use crate::definitions;
 use crate::discovery::{is_built_in, known};
 use crate::observed::{Kind, Observed};
 use crate::watches::{self, Watches};
@@ -30,11 +31,13 @@ pub enum Format {
 }
 
 /// What one controller wants.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Planned {
     controller: &'static str,
     /// Kinds that it needs and that the API server does not know: it would wait for them.
     missing: Vec<&'static str>,
+    /// What it would do to CustomResourceDefinitions.
+    definitions: Vec<String>,
     writes: Vec<Write>,
     troubles: Vec<Trouble>,
 }
@@ -75,15 +78,21 @@ async fn planned(config: &Config) -> anyhow::Result<Vec<Planned>> {
             client.status().last_error.unwrap_or_default()
         )
     };
+    let mut planned = Vec::new();
+    if !config.skip_crds {
+        let definitions = definitions::preview(&client).await;
+        let definitions = definitions.unwrap_or_else(|error| vec![format!("cannot be read: {error}")]);
+        planned.push(Planned { controller: "definitions", definitions, ..Planned::default() });
+    }
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = Now { wall, monotonic: Duration::ZERO };
-    let mut planned = Vec::new();
     for mut controller in controllers::all(config, &instruments) {
         let lacks = controller.kinds().iter().filter(|kind| !there.contains(kind));
         let missing: Vec<_> = lacks.map(|kind| kind.name()).collect();
         let plan = if missing.is_empty() { controller.plan(&observed, now) } else { Plan::default() };
         let Plan { writes, again: _, troubles } = plan;
-        planned.push(Planned { controller: controller.name(), missing, writes, troubles });
+        let (controller, definitions) = (controller.name(), Vec::new());
+        planned.push(Planned { controller, missing, definitions, writes, troubles });
     }
     Ok(planned)
 }
@@ -104,7 +113,10 @@ async fn observe(client: Client, config: &Config, kinds: &[Kind]) -> Observed {
 fn text(planned: &[Planned]) -> String {
     let mut text = String::new();
     let mut numbers = BTreeMap::from([("create", 0), ("patch", 0), ("delete", 0)]);
-    for Planned { controller, missing, writes, troubles } in planned {
+    for Planned { controller, missing, definitions, writes, troubles } in planned {
+        for definition in definitions {
+            text.push_str(&format!("{controller}: {definition}\n"));
+        }
         if !missing.is_empty() {
             text.push_str(&format!(
                 "{controller}: waits for kinds that the API server does not know: {}\n",

@@ -12,6 +12,9 @@ const MOST_AT_ONCE: u32 = 100;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimits(Vec<Step>);
 
+/// Its limits are finite.
+impl Eq for RateLimits {}
+
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {

@@ -40,4 +40,18 @@ pub(super) const KEYS: &[Key] = &[
         "[{\"nodes\":0,\"limit\":10,\"burst\":20}]",
         "Writes of CiliumEndpointSlices a second, and how many at once, from so many nodes on",
     ),
+    key(
+        ENDPOINTS,
+        "ces-write-qps-limit",
+        Kind::Text("a number above 0"),
+        "10",
+        "Writes of CiliumEndpointSlices a second, where ces-rate-limits is not given",
+    ),
+    key(
+        ENDPOINTS,
+        "ces-write-qps-burst",
+        Kind::Text("a number above 0"),
+        "20",
+        "Writes of CiliumEndpointSlices at once, where ces-rate-limits is not given",
+    ),
 ];

@@ -28,8 +28,6 @@ pub(super) const RETIRED: &[Key] = &rows(
         ("ces-dynamic-rate-limit-qps-burst", ""),
         ("ces-dynamic-rate-limit-qps-limit", ""),
         ("ces-enable-dynamic-rate-limit", "false"),
-        ("ces-write-qps-burst", "20"),
-        ("ces-write-qps-limit", "10"),
         ("enable-k8s", "true"),
         ("enable-k8s-api-discovery", "false"),
         ("enable-k8s-endpoint-slice", "true"),
