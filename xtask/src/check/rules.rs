@@ -83,7 +83,14 @@ pub(super) const CRATES: &[CrateRule] = &[
     },
     CrateRule {
         package: "portway-tests",
-        may_use: &["portway-agent", "portway-claims", "portway-datapath", "portway-model", "portway-runtime"],
+        may_use: &[
+            "portway-agent",
+            "portway-claims",
+            "portway-datapath",
+            "portway-model",
+            "portway-operator",
+            "portway-runtime",
+        ],
         foreign: None,
         never_directly: &[],
         never: &["aya-ebpf"],
