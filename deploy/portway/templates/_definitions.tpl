@@ -68,6 +68,9 @@ imagePullSecrets:
 {{- if not (or .Values.ipv4.enabled .Values.ipv6.enabled) -}}
 {{- fail "ipv4.enabled and ipv6.enabled: set one of them to true" -}}
 {{- end -}}
+{{- if and .Values.podNetwork.enabled (gt (int .Values.cluster.id) 0) (eq .Values.cluster.name "default") -}}
+{{- fail "cluster.id: set cluster.name, too; identities of clusters with the same name have the same labels" -}}
+{{- end -}}
 {{- if and .Values.podNetwork.enabled (not .Values.operator.enabled) (eq .Values.ipam.mode "cluster-pool") -}}
 {{- fail "operator.enabled=false: nobody would cut nodes' prefixes from the pool; set ipam.mode=kubernetes" -}}
 {{- end -}}

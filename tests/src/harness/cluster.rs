@@ -5,6 +5,7 @@
 //! `tests/cluster/build.sh` builds into `$PORTWAY_CACHE/bin` (`.cache/bin` of the checkout).
 
 pub mod api;
+pub mod asked;
 pub mod audit;
 pub mod controllers;
 pub mod crds;

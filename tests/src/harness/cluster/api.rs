@@ -148,6 +148,13 @@ impl ApiClient {
         })
     }
 
+    /// Server-side apply of `object` that changes nothing: an unknown field is an error, too.
+    pub fn dry_run(&self, object: &Value) -> Result<Value> {
+        let query = "dryRun=All&fieldManager=portway-tests&force=true&fieldValidation=Strict";
+        let path = format!("{}?{query}", path_of(object)?);
+        self.request(Method::PATCH, &path, "application/apply-patch+yaml", Some(object))
+    }
+
     /// Deletes the object that `object` names, at once.
     pub fn delete(&self, object: &Value) -> Result<()> {
         // Pods would wait for a kubelet.

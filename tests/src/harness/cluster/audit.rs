@@ -1,4 +1,4 @@
-//! What agents and operators have written to the API servers of a test, by the servers' own record.
+//! What agents and operators have asked of the API servers of a test, by the servers' own record.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use super::identity::{AGENT, OPERATOR};
 use super::{ControlPlane, flag};
 
 const POLICY: &str = "audit-policy.json";
+const WRITING: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
 /// A request of an agent's or an operator's that changes something, or would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,14 +40,14 @@ impl Write {
     }
 }
 
-/// Lets an API server record what agents and operators write, once it is answered.
+/// Lets an API server record what agents and operators ask for, once it is answered; a watch once it began.
 pub(super) fn flags(command: &mut Command, dir: &Path, port: u16) -> Result<()> {
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
-        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "omitStages": ["RequestReceived"],
         "rules": [
-            {"level": "Metadata", "users": [AGENT, OPERATOR], "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+            {"level": "Metadata", "users": [AGENT, OPERATOR]},
             {"level": "None"},
         ],
     });
@@ -74,6 +75,17 @@ impl ControlPlane {
 
     fn writes_of(&self, user: &str) -> Result<Vec<Write>> {
         let mut writes = Vec::new();
+        for event in self.recorded(user)? {
+            if event["verb"].as_str().is_some_and(|verb| WRITING.contains(&verb)) {
+                writes.push(write(&event).with_context(|| format!("read {event}"))?);
+            }
+        }
+        Ok(writes)
+    }
+
+    /// What `user` has asked for by now, of each API server the oldest first: events `audit.k8s.io/v1`.
+    pub(super) fn recorded(&self, user: &str) -> Result<Vec<Value>> {
+        let mut events = Vec::new();
         for server in &self.api_servers {
             let path = record(self.dir.path(), server.port);
             let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -82,11 +94,11 @@ impl ControlPlane {
             for line in whole.lines() {
                 let event: Value = serde_json::from_str(line).with_context(|| format!("read {line}"))?;
                 if event.pointer("/user/username").and_then(Value::as_str) == Some(user) {
-                    writes.push(write(&event).with_context(|| format!("read {line}"))?);
+                    events.push(event);
                 }
             }
         }
-        Ok(writes)
+        Ok(events)
     }
 }
 
