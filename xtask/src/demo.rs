@@ -42,7 +42,7 @@ pub(crate) fn build_object() -> anyhow::Result<()> {
 pub(crate) fn build_binaries() -> anyhow::Result<Command> {
     let mut build = workspace::cargo()?;
     build.args(["build", "--bins", "--package", "portway-agent", "--package", "portway"]);
-    build.args(["--package", "portway-cni", "--package", "portway-tests"]);
+    build.args(["--package", "portway-cni", "--package", "portway-operator", "--package", "portway-tests"]);
     Ok(build)
 }
 
