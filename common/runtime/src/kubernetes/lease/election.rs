@@ -3,7 +3,7 @@
 //!
 //! Times are of this process' own monotonic clock. The leader leads until [`LeaseTimes::hold`] after it *sent* the last
 //! renewal that was answered. The others wait for the whole duration after they *saw* the last sign of the leader, which
-//! is later. With clocks whose rates are up to 5 % wrong, a tenth of the duration is between the two at least.
+//! is later. A Lease that somebody deletes is no exception, but for a process that has never seen it. With clocks whose rates are up to 5 % wrong, a tenth of the duration is between the two at least.
 
 use std::time::Duration;
 
@@ -36,8 +36,10 @@ pub(super) struct Election {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Unknown,
-    /// There is none.
-    Absent,
+    /// There is none. Who held the last one may not know that it is gone, and may have given a sign right before.
+    Absent {
+        before: Option<(Record, Time)>,
+    },
     /// `since` then the holder gave no sign.
     Record {
         record: Record,
@@ -122,7 +124,7 @@ impl Election {
         }
         match &self.seen {
             Seen::Unknown => Role::Unknown,
-            Seen::Absent => Role::Standby { leader: None },
+            Seen::Absent { .. } => Role::Standby { leader: None },
             Seen::Record { record, .. } => {
                 let leader = Some(record.holder.clone()).filter(|holder| !holder.is_empty());
                 // One's own lease that is over is nobody's.
@@ -152,15 +154,20 @@ impl Election {
         let action = match &self.seen {
             _ if self.must_look => Action::Look,
             Seen::Unknown => Action::Look,
-            Seen::Absent => Action::Create(self.claim(1)),
-            Seen::Record { record, since } => {
-                let is_ours = record.holder == self.identity;
-                let is_free = record.holder.is_empty() || is_ours;
-                let over = since.saturating_add(record.duration.unwrap_or(self.times.duration));
-                if !is_free && now < over {
+            Seen::Absent { before } => {
+                let over = before.as_ref().map_or(Time::ZERO, |(record, since)| self.over(record, *since));
+                if now < over {
                     return Step::Wait(over.min(end));
                 }
-                let claim = if is_ours {
+                let transitions = before.as_ref().map_or(0, |(record, _)| record.transitions);
+                Action::Create(self.claim(transitions.saturating_add(1)))
+            }
+            Seen::Record { record, since } => {
+                let over = self.over(record, *since);
+                if now < over {
+                    return Step::Wait(over.min(end));
+                }
+                let claim = if record.holder == self.identity {
                     let claim = self.claim(record.transitions);
                     Claim { is_new: self.held.is_none(), ..claim }
                 } else {
@@ -171,6 +178,14 @@ impl Election {
         };
         self.asking = Some((now, action.clone()));
         Step::Ask(action)
+    }
+
+    /// When whoever holds the lease leads no more, unless he gives another sign.
+    fn over(&self, record: &Record, since: Time) -> Time {
+        if record.holder.is_empty() || record.holder == self.identity {
+            return Time::ZERO;
+        }
+        since.saturating_add(record.duration.unwrap_or(self.times.duration))
     }
 
     fn claim(&self, transitions: u32) -> Claim {
@@ -226,10 +241,12 @@ impl Election {
         if self.held.is_some() && record.as_ref().is_none_or(|record| record.holder != self.identity) {
             self.held = None;
         }
-        self.seen = match (record, &self.seen) {
-            (None, _) => Seen::Absent,
-            (Some(record), Seen::Record { record: before, since }) if record.is_same_sign(before) => {
-                Seen::Record { record, since: *since }
+        self.seen = match (record, std::mem::replace(&mut self.seen, Seen::Unknown)) {
+            (None, Seen::Unknown) => Seen::Absent { before: None },
+            (None, Seen::Record { record, .. }) => Seen::Absent { before: Some((record, now)) },
+            (None, absent @ Seen::Absent { .. }) => absent,
+            (Some(record), Seen::Record { record: before, since }) if record.is_same_sign(&before) => {
+                Seen::Record { record, since }
             }
             (Some(record), _) => Seen::Record { record, since: now },
         };

@@ -44,7 +44,7 @@ pub(super) struct Run {
     stop: oneshot::Receiver<oneshot::Sender<bool>>,
 }
 
-type Asking = Pin<Box<dyn Future<Output = Result<Answer, String>>>>;
+type Asking = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>;
 
 impl Run {
     pub(super) async fn new(options: ElectorOptions) -> Result<(Self, Elector), ClientError> {
