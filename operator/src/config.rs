@@ -23,9 +23,9 @@ use portway_runtime::logging::Format;
 pub use api_server::ApiServer;
 pub use endpoints::Endpoints;
 pub use identities::{Identities, IdentityMode};
-pub use ipam::{ClusterPools, Ipam, Pools};
+pub use ipam::Ipam;
 pub use keys::KEYS;
-pub use nodes::{Nodes, UnmanagedPods};
+pub use nodes::Nodes;
 
 /// Everything that was configured, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,15 +106,17 @@ fn read(reader: &mut Reader<'_>, in_pod: bool) -> Config {
     let metrics_address =
         reader.parse("operator-prometheus-serve-addr", values::serve_address).unwrap_or_default();
     let has_metrics = reader.bool("enable-metrics");
+    let namespace = reader.parse("k8s-namespace", api_server::namespace).unwrap_or_default();
+    let ipam = ipam::read(reader, &namespace);
     Config {
         api_server: api_server::read(reader, in_pod),
-        namespace: reader.parse("k8s-namespace", api_server::namespace).unwrap_or_default(),
         lease: lease::read(reader),
         skip_crds: reader.bool("skip-crd-creation"),
         identities: identities::read(reader),
         endpoints: endpoints::read(reader),
-        nodes: nodes::read(reader),
-        ipam: ipam::read(reader),
+        nodes: nodes::read(reader, &ipam, &namespace),
+        ipam,
+        namespace,
         api_address: reader.parse("operator-api-serve-addr", values::serve_address).unwrap_or_default(),
         metrics_address: metrics_address.filter(|_| has_metrics),
         log_format: reader.parse("log-format", values::log_format).unwrap_or_default(),

@@ -48,7 +48,7 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Writes a second: what a new cluster of a thousand nodes needs is done within half a minute.
 const PER_SECOND: f64 = 100.0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Of the pool object.
     pub namespace: String,

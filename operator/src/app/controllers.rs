@@ -2,9 +2,11 @@
 
 use prometheus::Registry;
 
-use crate::config::Config;
+use crate::config::{Config, Ipam};
 use crate::controller::Controller;
 use crate::endpoint_gc::{self, EndpointGc};
+use crate::ipam;
+use crate::nodes::{Discovery, Gc, Readiness, Unmanaged, UnmanagedMetrics};
 use crate::observed::Kind;
 use crate::slices::{self, Slices};
 
@@ -13,6 +15,8 @@ use crate::slices::{self, Slices};
 pub struct Instruments {
     slices: slices::Metrics,
     endpoint_gc: endpoint_gc::Metrics,
+    ipam: ipam::Metrics,
+    unmanaged: UnmanagedMetrics,
 }
 
 impl Instruments {
@@ -22,6 +26,8 @@ impl Instruments {
         Ok(Self {
             slices: slices::Metrics::new(registry)?,
             endpoint_gc: endpoint_gc::Metrics::new(registry)?,
+            ipam: ipam::Metrics::new(registry)?,
+            unmanaged: UnmanagedMetrics::new(registry)?,
         })
     }
 }
@@ -36,6 +42,21 @@ pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller
     if !config.endpoints.gc_interval.is_zero() {
         let config = endpoint_gc::Config { interval: config.endpoints.gc_interval };
         all.push(Box::new(EndpointGc::new(config, instruments.endpoint_gc.clone())));
+    }
+    if let Some(config) = config.nodes.discovery {
+        all.push(Box::new(Discovery::new(config)));
+    }
+    if let Ipam::ClusterPool(config) = &config.ipam {
+        all.push(Box::new(ipam::Ipam::new(config.clone(), instruments.ipam.clone())));
+    }
+    if let Some(config) = &config.nodes.readiness {
+        all.push(Box::new(Readiness::new(config.clone())));
+    }
+    if let Some(config) = &config.nodes.unmanaged {
+        all.push(Box::new(Unmanaged::new(config.clone(), instruments.unmanaged.clone())));
+    }
+    if !config.nodes.gc_interval.is_zero() {
+        all.push(Box::new(Gc::new(config.nodes.gc_interval)));
     }
     all
 }

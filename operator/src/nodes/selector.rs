@@ -35,6 +35,12 @@ impl Selector {
         if requirements.is_empty() { Err(SelectorError::Empty) } else { Ok(Self(requirements)) }
     }
 
+    /// Selects no object.
+    pub fn nothing() -> Self {
+        let never = Requirement { key: String::new(), values: Some(Vec::new()), is_negated: false };
+        Self(vec![never])
+    }
+
     /// Whether an object with these labels, sorted by their keys, is meant.
     pub fn selects(&self, labels: &[(Arc<str>, Arc<str>)]) -> bool {
         self.0.iter().all(|Requirement { key, values, is_negated }| {

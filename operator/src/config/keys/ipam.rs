@@ -1,11 +1,20 @@
 use portway_runtime::config::{Key, Kind};
 
-use super::key;
+use super::{key, switch};
 
 const IPAM: &str = "Addresses of pods";
 
 /// In the order of the help.
 pub(super) const KEYS: &[Key] = &[
+    key(
+        IPAM,
+        "enable-pod-network",
+        Kind::OneOf(&["auto", "true", "false"]),
+        "auto",
+        "Whether agents give pods their network; auto: where ipam is set, but not to delegated-plugin",
+    ),
+    switch(IPAM, "enable-ipv4", "true", "Give nodes IPv4 prefixes"),
+    switch(IPAM, "enable-ipv6", "true", "Give nodes IPv6 prefixes, where there is a range"),
     key(
         IPAM,
         "ipam",
@@ -23,7 +32,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         IPAM,
         "cluster-pool-ipv4-mask-size",
-        Kind::Integer { min: 8, max: 32 },
+        Kind::Integer { min: 8, max: 30 },
         "24",
         "Bits of a node's IPv4 prefix",
     ),
@@ -37,7 +46,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         IPAM,
         "cluster-pool-ipv6-mask-size",
-        Kind::Integer { min: 8, max: 128 },
+        Kind::Integer { min: 8, max: 126 },
         "112",
         "Bits of a node's IPv6 prefix",
     ),
@@ -46,20 +55,20 @@ pub(super) const KEYS: &[Key] = &[
         "parallel-alloc-workers",
         Kind::Integer { min: 1, max: 10_000 },
         "50",
-        "Of no matter: the prefixes of a turn are given at once",
+        "Nodes whose prefixes are written at once",
     ),
     key(
         IPAM,
         "limit-ipam-api-qps",
         Kind::Integer { min: 1, max: 100_000 },
         "4",
-        "Writes a second for nodes' prefixes",
+        "Of no matter: no cloud is asked for addresses",
     ),
     key(
         IPAM,
         "limit-ipam-api-burst",
         Kind::Integer { min: 1, max: 100_000 },
         "20",
-        "Writes for nodes' prefixes that may be sent at once",
+        "Of no matter: no cloud is asked for addresses",
     ),
 ];

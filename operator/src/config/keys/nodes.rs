@@ -34,12 +34,12 @@ pub(super) const KEYS: &[Key] = &[
         "taint-sync-workers",
         Kind::Integer { min: 1, max: 1000 },
         "10",
-        "Of no matter: what is to be written of Nodes is written at once",
+        "Nodes whose taints and conditions are written at once",
     ),
     key(
         NODES,
         "cilium-pod-labels",
-        Kind::Text("labels such as k8s-app=portway, separated by commas"),
+        Kind::Text("a label selector such as k8s-app=portway"),
         "k8s-app=portway",
         "Labels of the agents' pods",
     ),
@@ -60,8 +60,8 @@ pub(super) const KEYS: &[Key] = &[
     key(
         NODES,
         "pod-restart-selector",
-        Kind::Text("labels such as k8s-app=kube-dns, separated by commas"),
+        Kind::Text("a label selector such as k8s-app=kube-dns, or nothing"),
         "k8s-app=kube-dns",
-        "Labels of pods that are started anew where they have no endpoint; nothing is none",
+        "Pods that are started anew where they have no endpoint; nothing is none",
     ),
 ];
