@@ -132,7 +132,8 @@ fn pain_67_where_numbers_run_out_it_is_said_before_and_pods_with_known_labels_be
         let sandbox = Namespace::as_a_runtime_makes_it("one-more")?;
         let runtime = net.node(1).runtime();
         let refused = runtime.add_to(&spec, &sandbox)?.err().context("a pod began without a number")?;
-        ensure!(format!("{} {}", refused.msg, refused.details).contains("identit"), "{refused:?}");
+        let reason = format!("{} {}", refused.msg, refused.details);
+        ensure!(reason.contains("65,280 numbers of identities are taken"), "{refused:?}");
         // One that is known is no new one.
         net.make(1, &PodSpec::new("known").labelled("job", "0"))?;
         // One is given back.
