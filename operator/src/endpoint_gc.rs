@@ -1,8 +1,9 @@
 //! CiliumEndpoints whose pod is gone or over are deleted: their agent did not, because it or its node went first.
 //!
-//! Rounds are some minutes apart. An endpoint goes if it is the second round that finds it so, or if it is older than a
-//! minute: one that has just been made may be known before its pod is. Its UID and version are the delete's
-//! precondition, so that one that comes late never hits the object of a pod that has the name by now
+//! Rounds are some minutes apart. A pod is there before its endpoint is; but what is known of pods may be older than what is
+//! known of endpoints. So an endpoint is judged only by what is known of pods as of its own version or later; and it
+//! goes if it is the second round that finds it so, or if it is older than a minute. Its UID and version are the
+//! delete's precondition, so that one that comes late never hits the object of a pod that has the name by now
 //! (cilium/cilium#27123).
 
 mod metrics;
@@ -105,6 +106,9 @@ impl Controller for EndpointGc {
 fn orphaned(observed: &Observed, endpoint: &CiliumEndpoint) -> Option<&'static str> {
     // Of a node, say; whoever made it takes care of it. And what goes already is not deleted twice.
     if endpoint.is_others || endpoint.meta.is_deleting {
+        return None;
+    }
+    if observed.pods.version() < endpoint.meta.version {
         return None;
     }
     let name = endpoint.meta.full_name();

@@ -1,3 +1,4 @@
+use portway_runtime::kubernetes::WatchEvent;
 use serde_json::{Value, json};
 
 use super::*;
@@ -31,6 +32,8 @@ fn endpoint(observed: &mut Observed, name: &str, pod_uid: &str, more: Value) {
         metadata.extend(more);
     }
     observed.endpoints.apply(&json!({"metadata": metadata, "status": {"id": 7}}).to_string());
+    // Pods are known as of later.
+    observed.pods.take(WatchEvent::ListEnds { version: 50 });
 }
 
 /// What is deleted: the object, its UID and its version.
@@ -132,4 +135,17 @@ fn what_was_deleted_is_counted() {
         let line = format!("cilium_operator_endpoint_gc_objects{{outcome=\"{outcome}\"}} 1");
         assert!(text.contains(&line), "{text}");
     }
+}
+
+/// The watch of pods stands still, that of endpoints goes on.
+#[test]
+fn an_endpoint_is_not_judged_by_what_was_known_of_pods_before_it() {
+    let mut observed = Observed::default();
+    endpoint(&mut observed, "x", "1", json!({"resourceVersion": "51"}));
+    let mut gc = gc();
+    for round in 0..3 {
+        assert_eq!(deleted(&gc.plan(&observed, at(300 * round))), []);
+    }
+    observed.pods.take(WatchEvent::ListEnds { version: 51 });
+    assert_eq!(deleted(&gc.plan(&observed, at(900))).len(), 1);
 }

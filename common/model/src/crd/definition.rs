@@ -94,9 +94,12 @@ impl Definition {
             "name": self.version,
             "served": true,
             "storage": true,
-            "additionalPrinterColumns": self.columns.iter().map(Column::object).collect::<Vec<_>>(),
             "schema": {"openAPIV3Schema": self.schema::<T>()},
         });
+        if !self.columns.is_empty() {
+            let columns: Vec<_> = self.columns.iter().map(Column::object).collect();
+            set(&mut version, "additionalPrinterColumns", Value::from(columns));
+        }
         if self.has_status {
             set(&mut version, "subresources", json!({"status": {}}));
         }
