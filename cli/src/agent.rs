@@ -91,8 +91,8 @@ impl Agent {
     }
 }
 
-/// The body of an answer with status 200; the agent's own words for any other.
-fn body(answer: &[u8]) -> anyhow::Result<&[u8]> {
+/// The body of an answer with status 200; the agent's own words (or the operator's) for any other.
+pub(crate) fn body(answer: &[u8]) -> anyhow::Result<&[u8]> {
     let end = answer
         .windows(4)
         .position(|bytes| bytes == b"\r\n\r\n")
@@ -106,7 +106,7 @@ fn body(answer: &[u8]) -> anyhow::Result<&[u8]> {
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     if length.is_some_and(|length| length != body.len()) {
-        bail!("the answer was cut off: the agent ended meanwhile");
+        bail!("the answer was cut off: who gave it ended meanwhile");
     }
     if status == "200" {
         return Ok(body);

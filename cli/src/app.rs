@@ -3,13 +3,13 @@ use std::process::ExitCode;
 use clap::FromArgMatches as _;
 
 use crate::args::{
-    Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Identity, Ip, Node, Service, Verb, command,
+    Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Identity, Ip, Node, Operator, Service, Verb, command,
 };
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::{
-    agent, audit, cleanup, config, endpoint, flows, identity, ipcache, lb, node, output, plan, service,
-    status,
+    agent, audit, cleanup, config, endpoint, flows, identity, ipcache, lb, node, operator, output, plan,
+    service, status,
 };
 
 pub(crate) fn main() -> ExitCode {
@@ -59,6 +59,7 @@ fn run(args: Args, matches: &clap::ArgMatches) -> Result<ExitCode, Failure> {
             flows::list_nat(&bpf_root, format)?;
         }
         Verb::Config { all, class } => config::run(&ask(), all, class, format)?,
+        Verb::Operator { verb: Operator::Status { address } } => operator::status(&address, format)?,
         Verb::Plan(_) => plan::run(matches, format)?,
         Verb::Cleanup { bpf_root, state_dir, yes } => {
             cleanup::run(&bpf_root, &state_dir, &args.socket_path, yes, format)?;

@@ -85,6 +85,11 @@ pub(crate) enum Verb {
         #[arg(long, value_enum, value_name = "CLASS", conflicts_with = "all")]
         class: Option<config::Wanted>,
     },
+    /// The cluster's operator
+    Operator {
+        #[command(subcommand)]
+        verb: Operator,
+    },
     /// What manifests would program on a node, without a kernel, a cluster or an agent
     ///
     /// Takes the configuration keys of the agent too, as flags and from the environment; those that decide what is
@@ -168,6 +173,21 @@ pub(crate) enum Identity {
 pub(crate) enum Ip {
     /// All prefixes with the identities at them, as the agent wants them to be in the kernel
     List,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Operator {
+    /// How a replica is, which one leads, and what its controllers do
+    Status {
+        /// Where the replica serves its API, as operator-api-serve-addr of its configuration
+        #[arg(
+            long,
+            env = "PORTWAY_OPERATOR_ADDRESS",
+            value_name = "URL",
+            default_value = "http://localhost:9234"
+        )]
+        address: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,4 +1,4 @@
-//! `portway`, the command people type: asks the agent on its unix socket, reads the kernel's maps, or plans without
+//! `portway`, the command people type: asks the agent on its unix socket or the operator by HTTP, reads the kernel's maps, or plans without
 //! either. It changes nothing but by `cleanup` and `audit --fix`.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod identity;
 mod ipcache;
 mod lb;
 mod node;
+mod operator;
 mod output;
 mod plan;
 mod service;

@@ -264,7 +264,7 @@ fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
 
-fn indented(text: &str) -> String {
+pub(crate) fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
@@ -273,7 +273,7 @@ fn kib(bytes: u64) -> String {
 }
 
 /// `12s`, `3m4s`, `5h6m`, `7d8h`.
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
