@@ -37,7 +37,7 @@ use metrics::Metrics;
 pub use plan::{Format, plan};
 
 /// Answers that are under way at the end are waited for this long.
-const DRAIN_DEADLINE: std::time::Duration = std::time::Duration::from_millis(200);
+const DRAIN_DEADLINE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Questions that wait for the main task.
 const QUESTIONS: usize = 64;
 

@@ -41,7 +41,7 @@ impl Throttle {
         Self { qps, burst, bucket: Mutex::new(bucket) }
     }
 
-    /// Returns when a request may be sent; those that wait go in turn.
+    /// Returns when a request may be sent; those that wait go in turn. Who gives up waiting gives its turn back.
     pub(super) async fn take(&self) {
         let wait = {
             let mut bucket = self.filled();
@@ -51,7 +51,9 @@ impl Throttle {
             wait
         };
         if !wait.is_zero() {
+            let turn = Turn(self);
             sleep(wait).await;
+            std::mem::forget(turn);
         }
     }
 
@@ -90,6 +92,15 @@ impl Throttle {
     fn lock(&self) -> MutexGuard<'_, Bucket> {
         // Plain numbers: a panic elsewhere leaves them usable.
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A token of a request that waits; it goes back to the bucket if the request is given up.
+struct Turn<'a>(&'a Throttle);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().tokens += 1.0;
     }
 }
 
@@ -153,5 +164,16 @@ mod tests {
         assert!(throttle.has_spare());
         throttle.set_failing(true);
         assert!(!throttle.has_spare());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_given_up_keep_nobody_else_waiting() {
+        let throttle = Throttle::new(10, 1);
+        throttle.take().await;
+        for _ in 0..100 {
+            drop(tokio::time::timeout(Duration::from_millis(1), throttle.take()).await);
+        }
+        let times = taken(&throttle, 1).await;
+        assert!(times[0] <= Duration::from_millis(100), "{:?}", times[0]);
     }
 }
