@@ -93,6 +93,7 @@ const HOSTS: &[&str] = &[
     "example.com",
     "git.kernel.org",
     "github.com",
+    "json-schema.org",
     "kubernetes.default.svc",
     "kubernetes.io",
     "localhost",
