@@ -1,7 +1,6 @@
 //! The agent's metrics. Those that Cilium has too bear Cilium's names and labels, with `cilium_` in front
 //! (Documentation/observability/metrics.rst of cilium/cilium); the others begin with `portway_`.
 
-mod api_server;
 mod identities;
 mod ipcache;
 mod pods;
@@ -13,6 +12,7 @@ use portway_model::k8s::{Event, Object, ObjectKey, ObjectKind};
 use portway_model::loadbalancer::LoadBalancer;
 use portway_model::plan::Usage;
 use portway_model::tables::{TableOp, TableWriter};
+use portway_runtime::kubernetes::{ApiServerCollector, Told};
 use portway_runtime::metrics::register;
 use portway_runtime::readiness::Readiness;
 use prometheus::core::{Collector, Desc};
@@ -153,7 +153,12 @@ impl Metrics {
 
     /// From now on the API server's watches are read at each scrape.
     pub(super) fn watch_api_server(&self, watches: Watches) -> prometheus::Result<()> {
-        self.registry.register(Box::new(api_server::WatchCollector::new(watches)?))
+        let told = move || Told {
+            watches: watches.watch_status().collect(),
+            client: watches.client_status(),
+            events: Some(watches.events().status()),
+        };
+        self.registry.register(Box::new(ApiServerCollector::new(told)?))
     }
 
     /// From now on what the pod network counts is read at each scrape.

@@ -13,6 +13,7 @@ mod fence;
 pub mod jitter;
 mod lease;
 mod ledger;
+mod metrics;
 #[cfg(test)]
 mod scripted;
 mod servers;
@@ -27,5 +28,6 @@ pub use events::{EventRecorder, EventType, RecorderStatus, Regarding, Reporter};
 pub use fence::Fence;
 pub use lease::{Elector, ElectorError, ElectorOptions, ElectorStatus, Leadership, LeaseTimes};
 pub use ledger::ClientStatus;
+pub use metrics::{ApiServerCollector, Told};
 pub use versions::object_versions;
 pub use watch::{Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus};

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portway_runtime::kubernetes::{Client, Elector, Fence, Leadership};
+use portway_runtime::kubernetes::{ApiServerCollector, Client, Elector, Fence, Leadership, Told};
 use portway_runtime::metrics::{process, register};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use tokio::sync::watch;
 
 use crate::observed::Kind;
@@ -29,18 +29,10 @@ impl Objects {
 
 /// Read at each scrape.
 pub(super) struct Metrics {
-    client: Client,
-    watches: Shown,
     leadership: watch::Receiver<Leadership>,
     fence: Fence,
     numbers: Objects,
     objects: IntGaugeVec,
-    age: GaugeVec,
-    events: IntCounterVec,
-    relists: IntCounterVec,
-    errors: IntCounterVec,
-    requests: IntCounterVec,
-    throttled: CounterVec,
     leading: IntGauge,
     fenced: IntCounterVec,
 }
@@ -58,10 +50,13 @@ impl Metrics {
         let version = register(registry, GaugeVec::new(version, &["version"])?)?;
         version.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let numbers = Objects::default();
-        let counter = |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let told = move || Told {
+            watches: watches.status().into_iter().map(|(_, status)| status).collect(),
+            client: client.status(),
+            events: None,
+        };
+        registry.register(Box::new(ApiServerCollector::new(told)?))?;
         let metrics = Self {
-            client,
-            watches,
             leadership: elector.leadership(),
             fence: elector.fence().clone(),
             numbers: numbers.clone(),
@@ -69,33 +64,12 @@ impl Metrics {
                 Opts::new("portway_operator_objects", "Objects that are known, by kind"),
                 &["kind"],
             )?,
-            age: GaugeVec::new(
-                Opts::new("portway_watch_age_seconds", "Seconds since a watch last showed that it lives"),
-                &["kind"],
-            )?,
-            events: counter("portway_watch_events_total", "Events of watches", &["kind"])?,
-            relists: counter("portway_watch_relists_total", "Lists after the first one", &["kind"])?,
-            errors: counter(
-                "portway_watch_errors_total",
-                "What ended watches and lists, by reason",
-                &["kind", "reason"],
-            )?,
-            requests: counter(
-                "portway_kubernetes_requests_total",
-                "Requests to the API server but those for the lease, by HTTP status or why there was none",
-                &["code"],
-            )?,
-            throttled: CounterVec::new(
-                Opts::new(
-                    "portway_kubernetes_throttled_seconds_total",
-                    "Seconds that requests waited for operator-k8s-client-qps",
-                ),
-                &[],
-            )?,
             leading: IntGauge::new("portway_operator_leading", "1 on the replica that leads")?,
-            fenced: counter(
-                "portway_operator_fenced_writes_total",
-                "Writes that the lease was asked for, by outcome: passed or refused",
+            fenced: IntCounterVec::new(
+                Opts::new(
+                    "portway_operator_fenced_writes_total",
+                    "Writes that the lease was asked for, by outcome: passed or refused",
+                ),
                 &["outcome"],
             )?,
         };
@@ -112,18 +86,7 @@ fn set(counter: &IntCounterVec, labels: &[&str], number: u64) {
 
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {
-        [
-            self.objects.desc(),
-            self.age.desc(),
-            self.events.desc(),
-            self.relists.desc(),
-            self.errors.desc(),
-            self.requests.desc(),
-            self.throttled.desc(),
-            self.leading.desc(),
-            self.fenced.desc(),
-        ]
-        .concat()
+        [self.objects.desc(), self.leading.desc(), self.fenced.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -131,39 +94,9 @@ impl Collector for Metrics {
             let number = i64::try_from(number.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
             self.objects.with_label_values(&[kind.name()]).set(number);
         }
-        for (_, status) in self.watches.status() {
-            let kind = &[status.kind];
-            self.age.with_label_values(kind).set(status.age_seconds);
-            set(&self.events, kind, status.events);
-            set(&self.relists, kind, status.relists);
-            for (reason, number) in &status.errors {
-                set(&self.errors, &[status.kind, reason], *number);
-            }
-        }
-        let status = self.client.status();
-        for (code, number) in &status.answers {
-            set(&self.requests, &[&code.to_string()], *number);
-        }
-        // Failures with a status are among the answers.
-        for (label, number) in status.failures.iter().filter(|(label, _)| label.parse::<u16>().is_err()) {
-            set(&self.requests, &[label], *number);
-        }
-        let throttled = self.throttled.with_label_values::<&str>(&[]);
-        throttled.inc_by((status.throttled_seconds - throttled.get()).max(0.0));
         self.leading.set(matches!(*self.leadership.borrow(), Leadership::Leading { .. }).into());
         set(&self.fenced, &["passed"], self.fence.passed());
         set(&self.fenced, &["refused"], self.fence.refused());
-        [
-            self.objects.collect(),
-            self.age.collect(),
-            self.events.collect(),
-            self.relists.collect(),
-            self.errors.collect(),
-            self.requests.collect(),
-            self.throttled.collect(),
-            self.leading.collect(),
-            self.fenced.collect(),
-        ]
-        .concat()
+        [self.objects.collect(), self.leading.collect(), self.fenced.collect()].concat()
     }
 }

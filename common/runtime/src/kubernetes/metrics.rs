@@ -1,14 +1,22 @@
-//! Metrics of the API server's watches, read at each scrape.
-
-use portway_runtime::kubernetes::{ClientStatus, RecorderStatus, WatchStatus};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, IntGauge, Opts};
 
-use crate::app::watches::Watches;
+use super::events::RecorderStatus;
+use super::ledger::ClientStatus;
+use super::watch::WatchStatus;
 
-pub(super) struct WatchCollector {
-    watches: Watches,
+/// What there is to tell of an API server at the moment.
+pub struct Told {
+    pub watches: Vec<WatchStatus>,
+    pub client: ClientStatus,
+    /// Where Events are written.
+    pub events: Option<RecorderStatus>,
+}
+
+/// Metrics of watches, requests and Events: what `told` tells at each scrape.
+pub struct ApiServerCollector<F> {
+    told: F,
     age: GaugeVec,
     relists: IntCounterVec,
     resumes: IntCounterVec,
@@ -20,11 +28,13 @@ pub(super) struct WatchCollector {
     object_events: IntCounterVec,
 }
 
-impl WatchCollector {
-    pub(super) fn new(watches: Watches) -> prometheus::Result<Self> {
+impl<F: Fn() -> Told> ApiServerCollector<F> {
+    /// # Errors
+    /// None that a caller could make.
+    pub fn new(told: F) -> prometheus::Result<Self> {
         let counter = |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         Ok(Self {
-            watches,
+            told,
             age: GaugeVec::new(
                 Opts::new("portway_watch_age_seconds", "Seconds since a watch last showed that it lives"),
                 &["kind"],
@@ -49,7 +59,7 @@ impl WatchCollector {
             throttled: CounterVec::new(
                 Opts::new(
                     "portway_kubernetes_throttled_seconds_total",
-                    "Seconds that requests waited for k8s-client-qps",
+                    "Seconds that requests waited for the rate limit",
                 ),
                 &[],
             )?,
@@ -97,7 +107,7 @@ fn set(counter: &IntCounterVec, labels: &[&str], number: u64) {
     counter.inc_by(number.saturating_sub(counter.get()));
 }
 
-impl Collector for WatchCollector {
+impl<F: Fn() -> Told + Send + Sync> Collector for ApiServerCollector<F> {
     fn desc(&self) -> Vec<&Desc> {
         [
             self.age.desc(),
@@ -114,13 +124,13 @@ impl Collector for WatchCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        for status in self.watches.watch_status() {
-            self.read_watch(&status);
-        }
-        self.read_client(&self.watches.client_status());
-        let RecorderStatus { recorded, written, dropped, last_error: _ } = self.watches.events().status();
-        for (outcome, number) in [("recorded", recorded), ("written", written), ("dropped", dropped)] {
-            set(&self.object_events, &[outcome], number);
+        let Told { watches, client, events } = (self.told)();
+        watches.iter().for_each(|status| self.read_watch(status));
+        self.read_client(&client);
+        if let Some(RecorderStatus { recorded, written, dropped, last_error: _ }) = events {
+            for (outcome, number) in [("recorded", recorded), ("written", written), ("dropped", dropped)] {
+                set(&self.object_events, &[outcome], number);
+            }
         }
         [
             self.age.collect(),
