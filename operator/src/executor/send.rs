@@ -109,3 +109,6 @@ fn version(text: &[u8]) -> u64 {
     let object: Object = serde_json::from_slice(text).unwrap_or_default();
     object.metadata.resource_version.parse().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;
