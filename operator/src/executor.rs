@@ -5,7 +5,7 @@ mod backoff;
 mod bucket;
 mod metrics;
 mod send;
-mod troubles;
+pub(crate) mod troubles;
 mod turns;
 
 use std::sync::Arc;

@@ -21,6 +21,9 @@ pub mod endpoint_gc;
 pub mod executor;
 #[cfg(test)]
 mod fake_api;
+pub mod identities;
+pub mod identity_alarm;
+pub mod identity_gc;
 pub mod ipam;
 pub mod lead;
 pub mod nodes;
@@ -28,4 +31,5 @@ pub mod observed;
 pub mod slices;
 pub mod status;
 pub mod watches;
+pub mod wishes;
 pub mod write;

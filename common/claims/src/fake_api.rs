@@ -81,11 +81,18 @@ impl FakeApi {
     }
 
     pub fn take(&self, path: &str) -> Option<Value> {
-        self.0.lock().unwrap().objects.remove(path)
+        let mut state = self.0.lock().unwrap();
+        state.last += 1;
+        state.objects.remove(path)
     }
 
     pub fn get(&self, path: &str) -> Option<Value> {
         self.0.lock().unwrap().objects.get(path).cloned()
+    }
+
+    /// The newest version that an object was given.
+    pub fn version(&self) -> u64 {
+        self.0.lock().unwrap().last
     }
 
     /// The paths of all objects, and they.
@@ -115,14 +122,14 @@ impl FakeApi {
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let held = state.objects.get(path).cloned();
-        let wanted = match *method {
-            Method::DELETE => text(&body["preconditions"]["uid"]),
-            _ => text(&body["metadata"]["uid"]),
+        let wanted = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };
+        let differs = |held: &Value, field: &str| {
+            let wanted = text(&wanted[field]);
+            !wanted.is_empty() && held["metadata"].get(field).is_some_and(|held| *held != json!(wanted))
         };
         if let Some(held) = &held
             && *method != Method::GET
-            && !wanted.is_empty()
-            && held["metadata"]["uid"] != json!(wanted)
+            && (differs(held, "uid") || differs(held, "resourceVersion"))
         {
             return status(409);
         }
@@ -135,6 +142,7 @@ impl FakeApi {
                 let mut object = body;
                 state.last += 1;
                 object["metadata"]["uid"] = json!(uid(state.last));
+                state.set_version(&mut object);
                 state.prune(&mut object);
                 state.objects.insert(path, object.clone());
                 (StatusCode::CREATED, object.to_string())
@@ -149,11 +157,13 @@ impl FakeApi {
             (_, None) => status(404),
             (&Method::GET, Some(held)) => (StatusCode::OK, held.to_string()),
             (&Method::DELETE, Some(_)) => {
+                state.last += 1;
                 state.objects.remove(path);
                 (StatusCode::OK, json!({"kind": "Status"}).to_string())
             }
             (_, Some(mut held)) => {
                 merge(&mut held, &body);
+                state.set_version(&mut held);
                 state.prune(&mut held);
                 state.objects.insert(path.to_owned(), held.clone());
                 (StatusCode::OK, held.to_string())
@@ -163,6 +173,11 @@ impl FakeApi {
 }
 
 impl State {
+    fn set_version(&mut self, object: &mut Value) {
+        self.last += 1;
+        object["metadata"]["resourceVersion"] = json!(self.last.to_string());
+    }
+
     fn prune(&self, object: &mut Value) {
         if let Some((parent, field)) = &self.dropped
             && let Some(Value::Object(fields)) = object.pointer_mut(parent)

@@ -44,6 +44,8 @@ pub(super) struct Holding {
     pub(super) failures: u32,
     /// Its number is from before a restart and was not looked for yet.
     restored: bool,
+    /// The version in which an answer has shown its identity, until the watch has told as much.
+    answered: Option<u64>,
     /// It is held for others: see [`Role::Keeper`].
     keeps: bool,
     /// Since when it has no number.
@@ -104,6 +106,7 @@ impl Holding {
             is_exhausted: false,
             failures: 0,
             restored: false,
+            answered: None,
             keeps: false,
             since: None,
             told: Told::Nothing,
@@ -140,6 +143,9 @@ impl Holding {
     }
 
     pub(super) fn tell(&mut self, action: Action, outcome: Outcome) {
+        if let Outcome::Is(seen) = &outcome {
+            self.answered = Some(seen.version.resource_version);
+        }
         if let How::Claim(claim) = &mut self.how {
             let before = [claim.in_use(), claim.referred()];
             claim.done(action, outcome);
@@ -194,6 +200,18 @@ impl Holding {
             claim.observe(seen);
             self.is_doubted = self.is_busy;
         }
+    }
+
+    /// The watch has told everything up to this version, and this of the label set. True if an answer has shown more, which
+    /// went before the watch had told of it.
+    pub(super) fn has_missed(&mut self, version: u64, seen: &[Seen]) -> bool {
+        if self.answered.is_none_or(|answered| answered > version) {
+            return false;
+        }
+        self.answered = None;
+        matches!(&self.how, How::Claim(claim) if claim.is_settled().is_some_and(|number| {
+            seen.iter().all(|seen| seen.number != number)
+        }))
     }
 
     /// Whether it waits for the identities to be seen, to be found among them instead of by a request: its references were

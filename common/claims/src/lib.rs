@@ -287,6 +287,20 @@ impl Allocator {
         }
     }
 
+    /// Everything up to this version was told to [`Self::observe`], though not each state on the way: what was made and
+    /// deleted in between is looked for. O(label sets held).
+    pub fn told_up_to(&mut self, version: u64) {
+        let mut missed = Vec::new();
+        for (labels, holding) in &mut self.held {
+            let seen = self.observed.seen(labels);
+            if holding.has_missed(version, &seen) {
+                holding.observe(&seen);
+                missed.push(labels.clone());
+            }
+        }
+        missed.iter().for_each(|labels| self.drive(labels));
+    }
+
     /// All identities were seen. What was held before a restart is looked for among them.
     pub fn set_synced(&mut self) {
         if std::mem::replace(&mut self.synced, true) {

@@ -5,16 +5,23 @@ use prometheus::Registry;
 use crate::config::{Config, Ipam};
 use crate::controller::Controller;
 use crate::endpoint_gc::{self, EndpointGc};
+use crate::identities;
+use crate::identity_alarm::{self, IdentityAlarm};
+use crate::identity_gc::{self, IdentityGc};
 use crate::ipam;
 use crate::nodes::{Discovery, Gc, Readiness, Unmanaged, UnmanagedMetrics};
 use crate::observed::Kind;
 use crate::slices::{self, Slices};
+use crate::wishes::Rules;
 
 /// What controllers share over all times that this process leads: metrics, which can be registered only once.
 #[derive(Clone)]
 pub struct Instruments {
     slices: slices::Metrics,
     endpoint_gc: endpoint_gc::Metrics,
+    pub(super) identities: identities::Metrics,
+    identity_gc: identity_gc::Metrics,
+    identity_alarm: identity_alarm::Metrics,
     ipam: ipam::Metrics,
     unmanaged: UnmanagedMetrics,
 }
@@ -26,6 +33,9 @@ impl Instruments {
         Ok(Self {
             slices: slices::Metrics::new(registry)?,
             endpoint_gc: endpoint_gc::Metrics::new(registry)?,
+            identities: identities::Metrics::new(registry)?,
+            identity_gc: identity_gc::Metrics::new(registry)?,
+            identity_alarm: identity_alarm::Metrics::new(registry)?,
             ipam: ipam::Metrics::new(registry)?,
             unmanaged: UnmanagedMetrics::new(registry)?,
         })
@@ -43,6 +53,10 @@ pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller
         let config = endpoint_gc::Config { interval: config.endpoints.gc_interval };
         all.push(Box::new(EndpointGc::new(config, instruments.endpoint_gc.clone())));
     }
+    if let Some(gc) = identity_gc(config) {
+        all.push(Box::new(IdentityGc::new(gc, instruments.identity_gc.clone())));
+    }
+    all.push(Box::new(IdentityAlarm::new(config.identities.range, instruments.identity_alarm.clone())));
     if let Some(config) = config.nodes.discovery {
         all.push(Box::new(Discovery::new(config)));
     }
@@ -61,10 +75,37 @@ pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller
     all
 }
 
+/// How identities are made, where the operator makes them.
+pub fn identities(config: &Config) -> Option<identities::Config> {
+    let crate::config::Identities { mode, labels, cluster_name, range, .. } = &config.identities;
+    mode.operator_claims().then(|| identities::Config {
+        range: *range,
+        rules: Rules {
+            filter: labels.clone(),
+            cluster_name: cluster_name.clone(),
+            namespace: config.namespace.clone(),
+        },
+    })
+}
+
+fn identity_gc(config: &Config) -> Option<identity_gc::Config> {
+    let of = &config.identities;
+    (!of.gc_interval.is_zero()).then(|| identity_gc::Config {
+        interval: of.gc_interval,
+        timeout: of.heartbeat_timeout,
+        rate_interval: of.gc_rate_interval,
+        rate_limit: of.gc_rate_limit,
+        range: of.range,
+        rules: identities(config).map(|identities| identities.rules),
+        has_slices: config.endpoints.slices.is_some(),
+    })
+}
+
 /// The kinds that any of them looks at, without repetition.
 pub fn kinds(config: &Config, instruments: &Instruments) -> Vec<Kind> {
     let controllers = all(config, instruments);
-    let looked_at = controllers.iter().flat_map(|controller| controller.kinds());
+    let of_identities = if identities(config).is_some() { identities::KINDS } else { &[] };
+    let looked_at = controllers.iter().flat_map(|controller| controller.kinds()).chain(of_identities);
     let mut kinds: Vec<Kind> = looked_at.copied().collect();
     kinds.sort_unstable();
     kinds.dedup();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Leadership, Reporter};
+use portway_claims::Change;
+use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Fence, Leadership, Reporter};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
@@ -14,15 +15,17 @@ use super::metrics::Objects;
 use crate::config::Config;
 use crate::controller::Now;
 use crate::definitions::Report;
+use crate::executor::troubles::Told;
 use crate::executor::{self, Answered, Executor};
+use crate::identities::Identities;
 use crate::observed::{Kind, Observed};
-use crate::watches::{self, Told, Watches};
+use crate::watches::{self, Watches};
 use crate::{lead, status};
 
 /// Events that are taken before what they mean is looked at.
 const AT_ONCE: usize = 256;
 /// Writes under way are waited for this long when the process ends; the lease is then left to run out.
-const STOP_PATIENCE: Duration = Duration::from_millis(700);
+const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the task is made of.
 pub(super) struct Inputs {
@@ -32,7 +35,7 @@ pub(super) struct Inputs {
     pub(super) objects: Objects,
     pub(super) client: Client,
     pub(super) watches: Watches,
-    pub(super) told: mpsc::Receiver<Told>,
+    pub(super) told: mpsc::Receiver<watches::Told>,
     pub(super) elector: Elector,
     pub(super) asked: mpsc::Receiver<Question>,
     pub(super) started: Instant,
@@ -45,6 +48,8 @@ pub(super) struct MainTask {
     phase: Phase,
     /// Since when it is so.
     since: Instant,
+    /// The elector's thread has ended, which is a defect: nobody knows who leads.
+    is_orphan: bool,
 }
 
 /// What this replica does.
@@ -58,7 +63,12 @@ enum Phase {
 struct Term {
     number: u32,
     executor: Executor,
+    /// Where the operator makes them.
+    identities: Option<Identities>,
+    /// What their controller has told.
+    told: Told,
     events: EventRecorder,
+    is_stopping: bool,
     definitions: tokio::task::JoinHandle<()>,
     defined: watch::Receiver<Report>,
 }
@@ -73,7 +83,7 @@ impl MainTask {
     pub(super) fn new(inputs: Inputs) -> Self {
         let leadership = inputs.elector.leadership();
         let observed = Observed::default();
-        Self { inputs, leadership, observed, phase: Phase::Standby, since: Instant::now() }
+        Self { inputs, leadership, observed, phase: Phase::Standby, since: Instant::now(), is_orphan: false }
     }
 
     /// Runs for ever.
@@ -83,8 +93,15 @@ impl MainTask {
             let next = self.step();
             let now = self.now().monotonic;
             tokio::select! {
-                Ok(()) = self.leadership.changed() => self.lead(),
-                answered = answer(&mut self.phase) => self.take(answered),
+                changed = self.leadership.changed(), if !self.is_orphan => match changed {
+                    Ok(()) => self.lead(),
+                    Err(_) => self.orphan(),
+                },
+                happened = happens(&mut self.phase, self.inputs.elector.fence()) => match happened {
+                    Happened::Answered(answered) => self.take(*answered),
+                    Happened::Claimed(change) => self.claimed(change),
+                    Happened::Idle => {}
+                },
                 Some(told) = self.inputs.told.recv() => self.see(told),
                 () = self.inputs.watches.found() => {}
                 Some(question) = self.inputs.asked.recv() => self.answer(question),
@@ -98,7 +115,13 @@ impl MainTask {
         let fence = self.inputs.elector.fence().clone();
         fence.close();
         self.end_term();
-        let is_idle = timeout(STOP_PATIENCE, fence.idle()).await.is_ok();
+        let idle = async {
+            tokio::select! {
+                () = fence.idle() => {}
+                () = run_down(&mut self.phase) => {}
+            }
+        };
+        let is_idle = timeout(STOP_PATIENCE, idle).await.is_ok();
         self.phase = Phase::Standby;
         if !is_idle {
             tracing::warn!("writes are still under way: the lease is left to run out");
@@ -119,8 +142,14 @@ impl MainTask {
     fn step(&mut self) -> Option<Duration> {
         let now = self.now();
         match &mut self.phase {
-            Phase::Leading(term) => term.executor.step(&self.observed, now),
-            Phase::Stopping(term) if term.executor.is_idle() => {
+            Phase::Leading(term) => {
+                let next = term.executor.step(&self.observed, now);
+                let identities = term.identities.as_mut().and_then(|of| of.step(&self.observed, now));
+                [next, identities].into_iter().flatten().min()
+            }
+            Phase::Stopping(term)
+                if term.executor.is_idle() && self.inputs.elector.fence().under_way() == 0 =>
+            {
                 tracing::info!(term = term.number, "stood down: no write is under way");
                 self.enter(Phase::Standby);
                 // It may lead again by now.
@@ -156,19 +185,40 @@ impl MainTask {
         let made = controllers::all(config, instruments);
         let executor =
             Executor::new(client.clone(), config.api_server.qps, made, events.clone(), written.clone());
+        let identities = controllers::identities(config)
+            .map(|of| Identities::new(of, client.clone(), instruments.identities.clone()));
         let (told, defined) = watch::channel(Report::default());
         let definitions = lead::definitions(client, config.skip_crds, watches.hurrier(), told);
         let definitions = tokio::spawn(definitions);
-        self.enter(Phase::Leading(Term { number, executor, events, definitions, defined }));
+        self.enter(Phase::Leading(Term {
+            number,
+            executor,
+            identities,
+            told: Told::default(),
+            events,
+            is_stopping: false,
+            definitions,
+            defined,
+        }));
     }
 
     fn end_term(&mut self) {
         if let Phase::Leading(mut term) = std::mem::replace(&mut self.phase, Phase::Standby) {
             tracing::warn!(term = term.number, "standing down: no write from now on");
+            term.is_stopping = true;
             term.executor.stop();
-            term.definitions.abort();
+            term.identities.iter_mut().for_each(Identities::stop);
+            // What makes definitions is refused from now on, and has its last answer before it ends with the term.
             self.enter(Phase::Stopping(term));
         }
+    }
+
+    /// Nobody renews the lease or tells who leads: whoever probes the process ends it.
+    fn orphan(&mut self) {
+        self.is_orphan = true;
+        tracing::error!("the leader election ended, which is a defect; /healthz fails from now on");
+        self.inputs.elector.fence().close();
+        self.end_term();
     }
 
     fn take(&mut self, answered: Answered) {
@@ -178,7 +228,17 @@ impl MainTask {
         }
     }
 
-    fn see(&mut self, told: Told) {
+    fn claimed(&mut self, change: Change) {
+        let now = self.now();
+        if let Phase::Leading(term) | Phase::Stopping(term) = &mut self.phase
+            && let Some(identities) = &mut term.identities
+        {
+            identities.take(change, now);
+            term.told.tell(identities.troubles(), &term.events);
+        }
+    }
+
+    fn see(&mut self, told: watches::Told) {
         let mut told = Some(told);
         let mut seen = 0;
         while let Some((name, event)) = told {
@@ -197,6 +257,7 @@ impl MainTask {
     fn answer(&self, question: Question) {
         // Who asked may be gone.
         match question {
+            Question::Ping(_) if self.is_orphan => {}
             Question::Ping(to) => drop(to.send(())),
             Question::Status(to) => drop(to.send(Box::new(self.status()))),
             Question::Dump(to) => drop(to.send(self.dump())),
@@ -208,7 +269,9 @@ impl MainTask {
         let (controllers, definitions, events) = match &self.phase {
             Phase::Leading(term) | Phase::Stopping(term) => {
                 let definitions = term.defined.borrow().definitions.clone();
-                (term.executor.status(self.now()), definitions, term.events.status())
+                let mut controllers = term.executor.status(self.now());
+                controllers.extend(term.identities.as_ref().map(Identities::status));
+                (controllers, definitions, term.events.status())
             }
             Phase::Standby => Default::default(),
         };
@@ -271,9 +334,40 @@ impl MainTask {
     }
 }
 
-async fn answer(phase: &mut Phase) -> Answered {
+/// Something came of what this replica does.
+enum Happened {
+    Answered(Box<Answered>),
+    Claimed(Change),
+    /// It leads no more, and no write is under way.
+    Idle,
+}
+
+/// Cancel safe.
+async fn happens(phase: &mut Phase, fence: &Fence) -> Happened {
+    let (Phase::Leading(term) | Phase::Stopping(term)) = phase else { return std::future::pending().await };
+    let Term { executor, identities, is_stopping, .. } = term;
+    let is_waiting = *is_stopping && executor.is_idle();
+    tokio::select! {
+        answered = executor.answer() => Happened::Answered(Box::new(answered)),
+        change = claim(identities) => Happened::Claimed(change),
+        () = fence.idle(), if is_waiting => Happened::Idle,
+    }
+}
+
+/// The next change of a claim.
+async fn claim(identities: &mut Option<Identities>) -> Change {
+    match identities {
+        Some(identities) => identities.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Claims' requests that are under way go on to their answers; for ever.
+async fn run_down(phase: &mut Phase) {
     match phase {
-        Phase::Leading(term) | Phase::Stopping(term) => term.executor.answer().await,
+        Phase::Leading(term) | Phase::Stopping(term) => loop {
+            claim(&mut term.identities).await;
+        },
         Phase::Standby => std::future::pending().await,
     }
 }

@@ -1,6 +1,7 @@
 use std::fs;
 use std::time::Duration;
 
+use portway_model::identity::NumberRange;
 use portway_model::labels::LabelFilter;
 use portway_runtime::config::{Invalid, Reader, parse_duration, values};
 
@@ -12,8 +13,8 @@ pub struct Identities {
     pub labels: LabelFilter,
     /// One of each identity's labels.
     pub cluster_name: String,
-    /// The high part of the numbers.
-    pub cluster_id: u16,
+    /// Of the numbers of identities.
+    pub range: NumberRange,
     /// `identity-gc-interval`; zero is off.
     pub gc_interval: Duration,
     /// How long an identity that nobody uses stays.
@@ -58,7 +59,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
         mode,
         labels: labels(reader),
         cluster_name: cluster_name(reader),
-        cluster_id: reader.number("cluster-id"),
+        range: range(reader),
         gc_interval,
         heartbeat_timeout,
         gc_rate_interval,
@@ -81,6 +82,18 @@ fn labels(reader: &mut Reader<'_>) -> LabelFilter {
     let base = base.unwrap_or_default();
     let with = |rules: &str| base.clone().with(rules).map_err(|error| Invalid::new("", error.to_string()));
     reader.parse("labels", with).unwrap_or_else(|| base.clone())
+}
+
+fn range(reader: &mut Reader<'_>) -> NumberRange {
+    let cluster_id = reader.number("cluster-id");
+    let part = |value: &str| {
+        let (first, last) = value.split_once('-')?;
+        NumberRange::narrowed(cluster_id, first.parse().ok()?, last.parse().ok()?)
+    };
+    let range = reader.parse("identity-range-test-only", |value| {
+        part(value).ok_or_else(|| Invalid::new("a part of 256-65535", "write 256-65535 (the default)"))
+    });
+    range.unwrap_or_else(|| NumberRange::of_cluster(cluster_id))
 }
 
 fn cluster_name(reader: &mut Reader<'_>) -> String {

@@ -7,18 +7,18 @@ use crate::observed::Kind;
 
 /// The troubles of a controller's last plan. Each is told once as an Event, and again when it comes back.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<Key, Trouble>);
+pub(crate) struct Told(BTreeMap<Key, Trouble>);
 
 /// What makes two troubles the same: a message may have numbers that change.
 type Key = (Kind, String, String, &'static str);
 
 impl Told {
-    pub(super) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
         self.0.values()
     }
 
     /// Takes the troubles of a plan and tells those that are new. What finds no room is told the next time.
-    pub(super) fn tell(&mut self, troubles: Vec<Trouble>, events: &EventRecorder) {
+    pub(crate) fn tell(&mut self, troubles: Vec<Trouble>, events: &EventRecorder) {
         self.update(troubles, |trouble| {
             let Trouble { kind, object, uid, reason, message } = trouble;
             tracing::warn!(kind = kind.name(), object, reason, message, "trouble");

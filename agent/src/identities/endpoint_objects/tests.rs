@@ -117,10 +117,11 @@ async fn a_changed_identity_is_patched_into_the_same_object() {
     rig.objects.set_synced();
     rig.objects.set(wanted(POD, 300), true);
     assert_eq!(rig.next().await, News::Kept);
-    let before = rig.api.get(PATH).unwrap();
+    let mut before = rig.api.get(PATH).unwrap();
     rig.objects.set(wanted(POD, 301), false);
     assert_eq!(rig.next().await, News::Kept);
     let after = rig.api.get(PATH).unwrap();
+    before["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"].clone();
     assert_eq!(after["metadata"], before["metadata"]);
     assert_eq!(after["status"]["identity"]["id"], 301);
     assert_eq!(rig.api.writes(), [POST.to_owned(), format!("PATCH {PATH}")]);

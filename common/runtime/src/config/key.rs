@@ -113,6 +113,11 @@ impl Key {
         }
     }
 
+    /// Whether only tests set it: the help does not tell of it.
+    pub fn is_for_tests(&self) -> bool {
+        self.name.ends_with("-test-only")
+    }
+
     /// The variable that sets this key.
     pub fn variable(&self) -> String {
         variable(self.name)

@@ -69,4 +69,11 @@ pub(super) const KEYS: &[Key] = &[
         "2500",
         "Identities that go in identity-gc-rate-interval, at most",
     ),
+    key(
+        IDENTITIES,
+        "identity-range-test-only",
+        Kind::Text("a part of 256-65535, such as 256-1279"),
+        "256-65535",
+        "Numbers of identities without cluster-id: a cluster that is soon full",
+    ),
 ];

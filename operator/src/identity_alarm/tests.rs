@@ -1,0 +1,96 @@
+use portway_model::labels::{Label, Labels};
+use prometheus::Registry;
+use serde_json::json;
+
+use super::*;
+use crate::fake_api::{FakeApi, Replica};
+
+fn labels(namespace: &str, app: &str, job: Option<usize>) -> Labels {
+    let of_job = job.map(|job| Label::new("k8s", "job-id", job.to_string()));
+    let own = [
+        Label::new("k8s", "app", app),
+        Label::new("k8s", "io.kubernetes.pod.namespace", namespace),
+        Label::new("k8s", "io.cilium.k8s.policy.cluster", "default"),
+    ];
+    own.into_iter().chain(of_job).collect()
+}
+
+#[test]
+fn the_label_that_makes_identities_many_is_the_one_without_which_they_are_few() {
+    // Two labels with as many values: one of them says the same as another label does.
+    let jobs = (0..90).map(|n| labels("batch", ["a", "b"][n % 2], Some(n)));
+    let apps = (0..90).map(|n| labels("shop", &format!("app-{}", n % 10), None));
+    let sets: Vec<_> = jobs.chain(apps).collect();
+    let cardinality = Cardinality::of(sets.iter());
+    let first = Key { label: "k8s:job-id".to_owned(), values: 90, without: 12 };
+    assert_eq!(cardinality.keys.first(), Some(&first));
+    assert_eq!(cardinality.namespaces, [("batch".into(), 90), ("shop".into(), 90)]);
+    assert!(cardinality.keys.iter().all(|key| key.values > 1), "what is the same everywhere makes nothing");
+}
+
+struct Rig {
+    api: FakeApi,
+    replica: Replica,
+    alarm: IdentityAlarm,
+    clock: u64,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let api = FakeApi::default();
+        let range = NumberRange::narrowed(0, 300, 1299).unwrap();
+        let alarm = IdentityAlarm::new(range, Metrics::new(&Registry::new()).unwrap());
+        Self { replica: Replica::new(&api), api, alarm, clock: 0 }
+    }
+
+    /// So many more identities, and so much later.
+    fn grow(&mut self, more: usize, seconds: u64) -> Vec<Trouble> {
+        let before = self.api.all(Kind::CiliumIdentity).count();
+        for n in before..before + more {
+            let labels = labels("batch", "worker", Some(n));
+            let entries: serde_json::Map<_, _> =
+                labels.iter().map(|label| (label.entry(), json!(&*label.value))).collect();
+            let object =
+                json!({"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "security-labels": entries});
+            self.api.put(Kind::CiliumIdentity, &(300 + n).to_string(), object);
+        }
+        self.clock += seconds;
+        self.replica.catch_up(&self.api);
+        let monotonic = Duration::from_secs(self.clock);
+        let plan = self.alarm.plan(&self.replica.observed, Now { wall: monotonic, monotonic });
+        assert_eq!(plan.writes, []);
+        plan.troubles
+    }
+}
+
+#[test]
+fn from_half_of_the_range_on_the_label_and_the_namespace_to_blame_are_told() {
+    let mut rig = Rig::new();
+    rig.api.put(Kind::Namespace, "batch", json!({}));
+    assert_eq!(rig.grow(499, 3600), []);
+    let troubles = rig.grow(1, 3600);
+    let [Trouble { kind, object, reason, message, uid }] = &troubles[..] else { panic!("{troubles:?}") };
+    assert_eq!((*kind, object.as_str(), *reason), (Kind::Namespace, "batch", "IdentitiesRunOut"));
+    assert!(!uid.is_empty());
+    let said = [
+        "500 of 1000",
+        "(50 %)",
+        "label k8s:job-id has 500 values",
+        "there would be 1",
+        "!job-id",
+        "batch has 500",
+    ];
+    assert!(said.iter().all(|part| message.contains(part)), "{message}");
+}
+
+#[test]
+fn growth_that_ends_soon_is_told_before_half_is_gone() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.grow(150, 10), []);
+    assert_eq!(rig.grow(1, 60), [], "850 at one a minute are 14 hours");
+    let troubles = rig.grow(60, 60);
+    assert_eq!(troubles.len(), 1);
+    assert!(troubles[0].message.contains("at this speed all are within 26 minutes"), "{troubles:?}");
+    assert_eq!(rig.grow(0, 5), troubles, "it is looked at now and then");
+    assert_eq!(rig.grow(0, 700), [], "it has stopped");
+}

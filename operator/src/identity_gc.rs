@@ -1,0 +1,259 @@
+//! Garbage collection of identities: what nobody has used for long is marked, and what stays marked for long is deleted.
+//!
+//! Used is what a CiliumEndpoint or a CiliumEndpointSlice names, and, where the operator makes identities, what the label
+//! set of a pod has. The clock is on the object (annotation `io.cilium.heartbeat`), so that a collector that restarts, or
+//! another one, goes on where the last was.
+//!
+//! # Why no identity in use goes
+//! Who takes an identity into use writes its reference first and reads the identity then: it sees a mark and removes it,
+//! and with it the version that the delete names; or none, and any mark is younger than the reference. A delete comes
+//! the whole timeout after its mark, so the watches of endpoints would have to be late by more than the timeout to miss
+//! the reference. Half an hour is beyond anything a watch survives. A timeout that was shortened is not: there the
+//! watches must have told something younger than the identity's own version, which is that of its mark.
+//!
+//! # When numbers run short
+//! From four fifths of the range on, rounds come faster, the timeout falls and more go in each interval: numbers come back
+//! as fast as label sets come and go (see [`Limits`]). Settings that are lower stay.
+
+mod metrics;
+mod pressure;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use portway_datapath::NumericIdentity;
+use portway_model::identity::garbage::{self, Verdict};
+use portway_model::identity::{HEARTBEAT, NumberRange, Seen};
+use portway_model::k8s::time_of;
+use serde_json::json;
+
+use crate::controller::{Controller, Now, Pace, Plan};
+use crate::observed::{CiliumIdentity, Kind, Observed, Store};
+use crate::wishes::{Rules, Wishes};
+use crate::write::{Change, Outcome, Write};
+pub use metrics::Metrics;
+use pressure::Budget;
+pub use pressure::Limits;
+
+/// Writes of a turn.
+const BATCH: usize = 100;
+/// What waits for the budget, or for an object that is left alone, is looked at again after this long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Between rounds; not zero.
+    pub interval: Duration,
+    /// How long an identity that nobody uses stays unmarked, and how long marked.
+    pub timeout: Duration,
+    /// At most `rate_limit` identities are deleted in each `rate_interval`.
+    pub rate_interval: Duration,
+    pub rate_limit: u32,
+    pub range: NumberRange,
+    /// Where the operator makes identities: what makes the label sets of pods.
+    pub rules: Option<Rules>,
+    /// CiliumEndpointSlices name identities, too.
+    pub has_slices: bool,
+}
+
+/// Marks and deletes identities.
+pub struct IdentityGc {
+    config: Config,
+    wishes: Option<Wishes>,
+    metrics: Metrics,
+    state: State,
+    budget: Budget,
+}
+
+enum State {
+    /// The last round ended then.
+    Resting(Option<Duration>),
+    Round(Round),
+}
+
+/// A round is as many turns as it takes.
+struct Round {
+    began: Duration,
+    deleted: u64,
+    /// Their writes failed or came too late: they are the next round's.
+    left_out: BTreeSet<String>,
+    has_failed: bool,
+}
+
+/// What a round wants.
+struct Judged {
+    writes: Vec<Write>,
+    /// Deletes that wait for the budget.
+    waiting: usize,
+}
+
+impl IdentityGc {
+    pub fn new(config: Config, metrics: Metrics) -> Self {
+        Self {
+            wishes: config.rules.clone().map(Wishes::new),
+            budget: Budget::new(&config),
+            config,
+            metrics,
+            state: State::Resting(None),
+        }
+    }
+
+    fn limits(&self, observed: &Observed) -> Limits {
+        let is_in_range =
+            |object: &&std::sync::Arc<CiliumIdentity>| self.config.range.contains(object.identity.number);
+        let taken = observed.identities.iter().filter(is_in_range).count();
+        Limits::of(&self.config, taken)
+    }
+
+    /// Numbers that something names.
+    fn used(&mut self, observed: &Observed) -> BTreeSet<NumericIdentity> {
+        let endpoints = observed.endpoints.iter().map(|endpoint| endpoint.core.id);
+        let slices = observed.slices.iter().flat_map(|slice| slice.endpoints.iter().map(|core| core.id));
+        let numbers = endpoints.chain(slices).filter_map(|id| u32::try_from(id).ok());
+        let mut used: BTreeSet<_> = numbers.map(NumericIdentity::new).collect();
+        if let Some(wishes) = &mut self.wishes {
+            wishes.update(observed);
+            // Of several of a label set the one that counts.
+            let mut best: HashMap<_, Seen> = HashMap::new();
+            let identities = observed.identities.iter().map(|object| &object.identity);
+            for identity in identities.filter(|identity| wishes.get(&identity.labels).is_some()) {
+                let seen = Seen::from(&**identity);
+                best.entry(&identity.labels)
+                    .and_modify(|best| {
+                        if seen.rank() < best.rank() {
+                            *best = seen;
+                        }
+                    })
+                    .or_insert(seen);
+            }
+            used.extend(best.values().map(|seen| seen.number));
+        }
+        used
+    }
+
+    /// What is to be written now, unmarks first, then marks, then deletes as far as the budget goes.
+    fn judge(
+        &mut self,
+        observed: &Observed,
+        limits: Limits,
+        left_out: &BTreeSet<String>,
+        now: Now,
+    ) -> Judged {
+        let used = self.used(observed);
+        // A mark is a second's.
+        let seconds = |timeout: Duration| i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX).max(1);
+        let (short, whole) = (seconds(limits.timeout), seconds(self.config.timeout));
+        let (mut unmarks, mut marks, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
+        for object in observed.identities.iter() {
+            let meta = &object.meta;
+            if meta.is_deleting || left_out.contains(&*meta.name) {
+                continue;
+            }
+            let timeout = if is_passed(observed, object) { short } else { whole };
+            let judged = garbage::plan([&*object.identity], &used, now.seconds(), timeout);
+            let Some(collection) = judged.first() else { continue };
+            let mark = |mark: Option<String>| json!({"metadata": {"annotations": {HEARTBEAT: mark}}});
+            let kind = Kind::CiliumIdentity;
+            match collection.verdict {
+                Verdict::Keep => {}
+                Verdict::Unmark => unmarks.push(Write::merge(kind, meta, mark(None), "it is used again")),
+                Verdict::Mark => {
+                    let since = time_of(now.seconds());
+                    marks.push(Write::merge(kind, meta, mark(Some(since)), "nothing uses it"));
+                }
+                Verdict::Delete => {
+                    let reason = format!("nothing has used it for {timeout} s and more");
+                    deletes.push(Write::delete_unchanged(kind, meta, reason));
+                }
+            }
+        }
+        let left = self.budget.left(limits.deletes_per_second, now.monotonic);
+        let waiting = deletes.len().saturating_sub(left);
+        deletes.truncate(left);
+        let writes = unmarks.into_iter().chain(marks).chain(deletes).collect();
+        Judged { writes, waiting }
+    }
+}
+
+/// Whether the watches of endpoints have told something younger than the identity's version. Without any endpoints there
+/// is nobody to be late with.
+fn is_passed(observed: &Observed, identity: &CiliumIdentity) -> bool {
+    fn is_past<T: crate::observed::Observable>(store: &Store<T>, version: u64) -> bool {
+        store.is_empty() || store.version() >= version
+    }
+    is_past(&observed.endpoints, identity.meta.version)
+}
+
+impl Controller for IdentityGc {
+    fn name(&self) -> &'static str {
+        "identity-gc"
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        match (&self.config.rules, self.config.has_slices) {
+            (None, false) => &[Kind::CiliumIdentity, Kind::CiliumEndpoint],
+            (None, true) => &[Kind::CiliumIdentity, Kind::CiliumEndpoint, Kind::CiliumEndpointSlice],
+            (Some(_), false) => &[Kind::CiliumIdentity, Kind::CiliumEndpoint, Kind::Pod, Kind::Namespace],
+            (Some(_), true) => &[
+                Kind::CiliumIdentity,
+                Kind::CiliumEndpoint,
+                Kind::CiliumEndpointSlice,
+                Kind::Pod,
+                Kind::Namespace,
+            ],
+        }
+    }
+
+    /// Marks and deletes: twice what may be deleted.
+    fn pace(&self, observed: &Observed) -> Pace {
+        Pace { batch: BATCH, per_second: self.limits(observed).deletes_per_second * 2.0 + 1.0 }
+    }
+
+    /// O(identities + endpoints) in a round, else O(identities).
+    fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
+        let limits = self.limits(observed);
+        let round = match std::mem::replace(&mut self.state, State::Resting(None)) {
+            State::Round(round) => round,
+            // What has become short must not wait for what was long.
+            State::Resting(Some(last)) if now.monotonic < last + limits.interval => {
+                self.state = State::Resting(Some(last));
+                let again = (last + limits.interval).saturating_sub(now.monotonic);
+                return Plan { again: Some(again), ..Plan::default() };
+            }
+            State::Resting(_) => Round::new(now.monotonic),
+        };
+        let Judged { writes, waiting } = self.judge(observed, limits, &round.left_out, now);
+        if writes.is_empty() && waiting == 0 {
+            let took = now.monotonic.saturating_sub(round.began);
+            self.metrics.ended(observed.identities.len(), round.deleted, !round.has_failed, took);
+            self.state = State::Resting(Some(now.monotonic));
+            return Plan { again: Some(limits.interval), ..Plan::default() };
+        }
+        self.state = State::Round(round);
+        Plan { writes, again: Some(PAUSE), ..Plan::default() }
+    }
+
+    fn done(&mut self, write: &Write, outcome: &Outcome) {
+        let is_delete = matches!(write.change, Change::Delete { .. });
+        if is_delete && matches!(outcome, Outcome::Done { .. }) {
+            self.budget.take();
+        }
+        let State::Round(round) = &mut self.state else { return };
+        match outcome {
+            Outcome::Done { .. } => round.deleted += u64::from(is_delete),
+            Outcome::Late => drop(round.left_out.insert(write.object.clone())),
+            Outcome::Failed(_) => {
+                round.has_failed = true;
+                round.left_out.insert(write.object.clone());
+            }
+        }
+    }
+}
+
+impl Round {
+    fn new(now: Duration) -> Self {
+        Self { began: now, deleted: 0, left_out: BTreeSet::new(), has_failed: false }
+    }
+}

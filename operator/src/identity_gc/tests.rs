@@ -1,0 +1,271 @@
+use portway_model::labels::LabelFilter;
+use prometheus::Registry;
+use serde_json::json;
+
+use super::*;
+use crate::fake_api::{Dice, FakeApi, Replica};
+
+const TIMEOUT: i64 = 30;
+
+fn config() -> Config {
+    Config {
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(TIMEOUT.unsigned_abs()),
+        rate_interval: Duration::from_secs(60),
+        rate_limit: 6000,
+        range: NumberRange::narrowed(0, 300, 1299).unwrap(),
+        rules: None,
+        has_slices: true,
+    }
+}
+
+fn with_pods() -> Config {
+    let rules = Rules {
+        filter: LabelFilter::default(),
+        cluster_name: "default".to_owned(),
+        namespace: "portway".to_owned(),
+    };
+    Config { rules: Some(rules), ..config() }
+}
+
+/// An API server and a collector.
+struct Rig {
+    api: FakeApi,
+    replica: Replica,
+    gc: IdentityGc,
+}
+
+impl Rig {
+    fn new(config: Config) -> Self {
+        let mut api = FakeApi::default();
+        api.clock = 1000;
+        let gc = IdentityGc::new(config, Metrics::new(&Registry::new()).unwrap());
+        Self { replica: Replica::new(&api), api, gc }
+    }
+
+    fn identity(&mut self, number: u32, app: &str) {
+        let labels = json!({"k8s:app": app, "k8s:io.cilium.k8s.policy.cluster": "default",
+            "k8s:io.cilium.k8s.policy.serviceaccount": "default", "k8s:io.kubernetes.pod.namespace": "shop"});
+        let object =
+            json!({"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "security-labels": labels});
+        self.api.put(Kind::CiliumIdentity, &number.to_string(), object);
+    }
+
+    fn endpoint(&mut self, name: &str, number: u32) {
+        let status = json!({"identity": {"id": number}});
+        self.api.put(Kind::CiliumEndpoint, &format!("shop/{name}"), json!({"status": status}));
+    }
+
+    fn now(&self) -> Now {
+        let since = Duration::from_secs(self.api.clock.unsigned_abs());
+        // Of 2026-01-01, as the fake writes it.
+        Now { wall: Duration::from_secs(1_767_225_600) + since, monotonic: since }
+    }
+
+    /// One turn after the other until nothing is written, at this time. Gives what was written.
+    fn turns(&mut self) -> Vec<String> {
+        let mut written = Vec::new();
+        loop {
+            self.replica.catch_up(&self.api);
+            let now = self.now();
+            let writes = self.gc.plan(&self.replica.observed, now).writes;
+            if writes.is_empty() {
+                return written;
+            }
+            for write in writes.iter().take(BATCH) {
+                let outcome = self.api.write(write);
+                let verb = match (&write.change, &outcome) {
+                    (_, Outcome::Late) => "late",
+                    (Change::Delete { .. }, _) => "delete",
+                    (Change::Patch { body, .. }, _)
+                        if body["metadata"]["annotations"][HEARTBEAT].is_null() =>
+                    {
+                        "unmark"
+                    }
+                    _ => "mark",
+                };
+                written.push(format!("{verb} {}", write.object));
+                self.gc.done(write, &outcome);
+            }
+        }
+    }
+
+    fn after(&mut self, seconds: i64) -> Vec<String> {
+        self.api.clock += seconds;
+        self.turns()
+    }
+
+    fn numbers(&self) -> Vec<&str> {
+        self.api
+            .all(Kind::CiliumIdentity)
+            .map(|object| object["metadata"]["name"].as_str().unwrap())
+            .collect()
+    }
+}
+
+#[test]
+fn what_nobody_uses_is_marked_and_deleted_a_timeout_later() {
+    let mut rig = Rig::new(config());
+    rig.identity(300, "web");
+    rig.identity(301, "db");
+    rig.endpoint("db-0", 301);
+    assert_eq!(rig.turns(), [""; 0], "it is young");
+    assert_eq!(rig.after(TIMEOUT), ["mark 300"]);
+    assert_eq!(rig.after(TIMEOUT - 1), [""; 0]);
+    assert_eq!(rig.after(10), ["delete 300"]);
+    assert_eq!(rig.numbers(), ["301"]);
+    rig.api.remove(Kind::CiliumEndpoint, "shop/db-0");
+    assert_eq!(rig.after(10), ["mark 301"]);
+}
+
+#[test]
+fn a_collector_that_restarts_goes_on_where_the_last_was() {
+    let mut rig = Rig::new(config());
+    rig.identity(300, "web");
+    assert_eq!(rig.after(TIMEOUT), ["mark 300"]);
+    rig.gc = IdentityGc::new(config(), Metrics::new(&Registry::new()).unwrap());
+    assert_eq!(rig.turns(), [""; 0], "a restart writes nothing");
+    assert_eq!(rig.after(TIMEOUT), ["delete 300"]);
+}
+
+#[test]
+fn what_is_used_again_loses_its_mark_whoever_uses_it() {
+    let mut rig = Rig::new(with_pods());
+    for (number, app) in [(300, "endpoint"), (301, "slice"), (302, "pod")] {
+        rig.identity(number, app);
+    }
+    assert_eq!(rig.after(TIMEOUT), ["mark 300", "mark 301", "mark 302"]);
+    rig.endpoint("a", 300);
+    let core = json!({"name": "b", "id": 301});
+    rig.api.put(Kind::CiliumEndpointSlice, "slice", json!({"namespace": "shop", "endpoints": [core]}));
+    rig.api.put(Kind::Namespace, "shop", json!({}));
+    let pod = json!({"metadata": {"labels": {"app": "pod"}}, "spec": {"serviceAccountName": "default"}});
+    rig.api.put(Kind::Pod, "shop/pod", pod);
+    assert_eq!(rig.after(TIMEOUT), ["unmark 300", "unmark 301", "unmark 302"]);
+    assert_eq!(rig.after(TIMEOUT * 100), [""; 0]);
+}
+
+#[test]
+fn of_several_identities_of_a_pods_labels_only_the_one_that_counts_stays() {
+    let mut rig = Rig::new(with_pods());
+    rig.identity(310, "web");
+    rig.api.clock += 1;
+    rig.identity(300, "web");
+    rig.api.put(Kind::Namespace, "shop", json!({}));
+    let pod = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"serviceAccountName": "default"}});
+    rig.api.put(Kind::Pod, "shop/web", pod);
+    assert_eq!(rig.after(TIMEOUT), ["mark 300"], "310 is older");
+    assert_eq!(rig.after(TIMEOUT), ["delete 300"]);
+}
+
+#[test]
+fn a_mark_that_an_agent_removed_at_the_last_moment_is_honoured() {
+    let mut rig = Rig::new(config());
+    rig.identity(300, "web");
+    rig.after(TIMEOUT);
+    rig.api.clock += TIMEOUT;
+    rig.replica.catch_up(&rig.api);
+    let now = rig.now();
+    let writes = rig.gc.plan(&rig.replica.observed, now).writes;
+    assert_eq!(writes.len(), 1);
+    rig.api.put(Kind::CiliumIdentity, "300", json!({"metadata": {"annotations": {HEARTBEAT: null}}}));
+    assert_eq!(rig.api.write(&writes[0]), Outcome::Late);
+}
+
+#[test]
+fn one_that_cannot_be_written_does_not_keep_the_others_from_it() {
+    let mut rig = Rig::new(config());
+    rig.identity(300, "web");
+    rig.identity(301, "db");
+    rig.api.clock += TIMEOUT;
+    rig.replica.catch_up(&rig.api);
+    let now = rig.now();
+    let writes = rig.gc.plan(&rig.replica.observed, now).writes;
+    rig.gc.done(&writes[0], &Outcome::Failed("403".to_owned()));
+    assert_eq!(rig.turns(), ["mark 301"], "300 is the next round's");
+    assert_eq!(rig.after(10), ["mark 300"]);
+}
+
+#[test]
+fn no_more_are_deleted_than_the_rate_limit_allows() {
+    let mut rig = Rig::new(Config { rate_limit: 60, ..config() });
+    (300..500).for_each(|number| rig.identity(number, &format!("app-{number}")));
+    assert_eq!(rig.after(TIMEOUT).len(), 200, "marks are not counted");
+    assert_eq!(rig.after(TIMEOUT).len(), 60);
+    assert_eq!(rig.after(1).len(), 1, "the round goes on with the budget");
+    assert_eq!(rig.after(30).len(), 30);
+}
+
+#[test]
+fn a_timeout_is_shortened_only_as_far_as_the_watches_of_endpoints_have_come() {
+    let config = Config { timeout: Duration::from_secs(1800), ..config() };
+    let mut rig = Rig::new(config);
+    rig.endpoint("other", 7);
+    (300..1270).for_each(|number| rig.identity(number, &format!("app-{number}")));
+    rig.endpoint("other", 8);
+    assert_eq!(rig.after(120).len(), 970, "all are marked early, for numbers run short");
+    assert_eq!(rig.after(120), [""; 0], "no endpoint was heard of since they were marked");
+    rig.endpoint("other", 9);
+    assert!(rig.after(10).iter().all(|write| write.starts_with("delete")));
+    assert!(rig.numbers().len() < 970);
+}
+
+/// Identities come into use and out of it, watches tell late, and two collectors are at work: what is in use, marked or
+/// not, is never deleted, and at rest all others are.
+#[test]
+fn no_history_takes_an_identity_from_its_users() {
+    for seed in 0..50 {
+        let mut dice = Dice(seed);
+        let mut rig = Rig::new(config());
+        let mut other = Replica::new(&rig.api);
+        let mut second = IdentityGc::new(config(), Metrics::new(&Registry::new()).unwrap());
+        let (mut users, mut heard) = (BTreeSet::<u32>::new(), rig.api.clock);
+        for _ in 0..300 {
+            rig.api.clock += dice.roll(8) as i64;
+            let number = 300 + dice.roll(6) as u32;
+            let name = number.to_string();
+            match dice.roll(5) {
+                // As an agent does: the identity, the reference, and a mark goes.
+                0 if !users.contains(&number) => {
+                    if rig.api.get(Kind::CiliumIdentity, &name).is_none() {
+                        rig.identity(number, &format!("app-{number}"));
+                    }
+                    rig.endpoint(&format!("pod-{number}"), number);
+                    let unmarked = json!({"metadata": {"annotations": {HEARTBEAT: null}}});
+                    rig.api.put(Kind::CiliumIdentity, &name, unmarked);
+                    users.insert(number);
+                }
+                1 => {
+                    rig.api.remove(Kind::CiliumEndpoint, &format!("shop/pod-{number}"));
+                    users.remove(&number);
+                }
+                2 => {
+                    let kind = [Kind::CiliumIdentity, Kind::CiliumEndpoint][dice.roll(2)];
+                    rig.replica.follow(&rig.api, kind, dice.roll(4));
+                    other.follow(&rig.api, kind, dice.roll(4));
+                }
+                _ => {
+                    let now = rig.now();
+                    let (gc, replica) =
+                        if dice.roll(2) == 0 { (&mut rig.gc, &rig.replica) } else { (&mut second, &other) };
+                    for write in gc.plan(&replica.observed, now).writes {
+                        gc.done(&write, &rig.api.write(&write));
+                    }
+                }
+            }
+            // They are late by less than the timeout.
+            if rig.api.clock - heard > TIMEOUT / 2 {
+                rig.replica.catch_up(&rig.api);
+                other.catch_up(&rig.api);
+                heard = rig.api.clock;
+            }
+            let there: BTreeSet<u32> = rig.numbers().iter().map(|name| name.parse().unwrap()).collect();
+            assert!(users.is_subset(&there), "seed {seed}: {users:?} {there:?}");
+        }
+        for _ in 0..20 {
+            rig.after(TIMEOUT);
+        }
+        let there: BTreeSet<u32> = rig.numbers().iter().map(|name| name.parse().unwrap()).collect();
+        assert_eq!(there, users, "seed {seed}");
+    }
+}
