@@ -116,6 +116,25 @@ fn pain_71_what_a_killed_operator_left_in_two_slices_is_taken_out_of_the_wrong_o
     assert_eq!(api.told("a/2")[0].id, 301);
 }
 
+#[test]
+fn an_endpoint_is_taken_out_only_where_its_own_slice_was_seen_to_say_what_it_is() {
+    let mut api = api(&[("a/0", 301), ("a/1", 301), ("a/2", 300), ("a/3", 300)]);
+    let element = |n: u32, id: u32, address: &str| {
+        let networking = json!({"addressing": [{"ipv4": address}], "node": "192.0.2.1"});
+        let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
+        json!({"name": n.to_string(), "id": id, "networking": networking, "named-ports": ports})
+    };
+    // Its own slice has an address that it had before; the slice of another identity knows the new one.
+    api.put_slice("ces-x", "a", vec![element(0, 301, "10.9.9.9"), element(1, 301, "10.0.0.1")]);
+    let others = [(0, 301), (2, 300), (3, 300)].map(|(n, id)| element(n, id, &format!("10.0.0.{n}")));
+    api.put_slice("ces-y", "a", others.to_vec());
+    let planned = api.plan(BY_IDENTITY);
+    let written: Vec<_> = planned.iter().map(|planned| (&*planned.write.object, planned.removed)).collect();
+    assert_eq!(written, [("ces-x", 0)]);
+    assert_eq!(api.settle(BY_IDENTITY), 2);
+    assert_eq!(sorted(&api), [&["a/0", "a/1"][..], &["a/2", "a/3"]]);
+}
+
 /// Pain 71: most pods deleted while nobody led.
 #[test]
 fn pain_71_what_went_while_no_operator_was_there_is_taken_out() {
