@@ -78,6 +78,13 @@ impl Ipam {
     }
 }
 
+impl Drop for Ipam {
+    /// Another replica's are the figures from now on.
+    fn drop(&mut self) {
+        self.metrics.clear();
+    }
+}
+
 impl Controller for Ipam {
     fn name(&self) -> &'static str {
         "ipam"

@@ -56,6 +56,11 @@ impl Metrics {
         })
     }
 
+    pub(super) fn clear(&self) {
+        let Self { nodes, available, used, needed } = self;
+        [nodes, available, used, needed].into_iter().for_each(GaugeVec::reset);
+    }
+
     pub(super) fn set(&self, figures: &Figures) {
         let Figures { nodes, in_deficit, at_capacity, of_pools } = figures;
         for (category, count) in [("total", nodes), ("in-deficit", in_deficit), ("at-capacity", at_capacity)]

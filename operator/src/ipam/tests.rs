@@ -334,6 +334,32 @@ fn an_object_that_cannot_be_read_is_told_of_and_no_claim_is_made_beside_it() {
 }
 
 #[test]
+fn a_cluster_of_five_thousand_nodes_has_its_cidrs_after_five_turns() {
+    let mut api = FakeApi::default();
+    for number in 0..5000 {
+        api.put(Kind::CiliumNode, &format!("node-{number}.example"), json!({"spec": {}}));
+    }
+    let mut config = config("10.0.0.0/8", 24);
+    config.pools.push(Pool::parse(Family::V6, "fd00::/96", 112).unwrap());
+    let (mut replica, mut ipam) = (Replica::new(&api), ipam(&config));
+    let mut turns = Vec::new();
+    loop {
+        let writes = ipam.plan(&replica.observed, at(&api)).writes;
+        if writes.is_empty() {
+            break;
+        }
+        turns.push(writes.len());
+        writes.iter().for_each(|write| drop(api.write(write)));
+        replica.catch_up(&api);
+    }
+    // The object, its epoch, a mark on each, all claims at once, and what was claimed.
+    assert_eq!(turns, [1, 1, 5000, 1, 5000]);
+    let data = api.get(Kind::ClusterPool, POOL).unwrap()["data"].as_object().unwrap();
+    let size: usize = data.iter().map(|(key, value)| key.len() + value.as_str().unwrap().len()).sum();
+    assert!(size < 1 << 20, "{size}");
+}
+
+#[test]
 fn metrics_tell_how_much_is_left() {
     let (mut api, config) = (FakeApi::default(), config("10.0.0.0/23", 24));
     for name in ["a", "b", "c"] {
@@ -342,17 +368,19 @@ fn metrics_tell_how_much_is_left() {
     settle(&mut api, &config);
     let registry = prometheus::Registry::new();
     let metrics = Metrics::new(&registry).unwrap();
-    Ipam::new(config, metrics).plan(&Replica::new(&api).observed, at(&api));
-    let mut told = Vec::new();
-    for family in registry.gather() {
-        for metric in family.get_metric() {
-            told.push((
-                family.name().to_owned(),
-                metric.get_label()[0].value().to_owned(),
-                metric.get_gauge().get_value(),
-            ));
+    let mut leader = Ipam::new(config, metrics);
+    leader.plan(&Replica::new(&api).observed, at(&api));
+    let gather = || {
+        let mut told = Vec::new();
+        for family in registry.gather() {
+            for metric in family.get_metric() {
+                let label = metric.get_label()[0].value().to_owned();
+                told.push((family.name().to_owned(), label, metric.get_gauge().get_value()));
+            }
         }
-    }
+        told
+    };
+    let told = gather();
     let expected = [
         ("available_ips", "ipv4", 0.0),
         ("needed_ips", "ipv4", 256.0),
@@ -364,4 +392,6 @@ fn metrics_tell_how_much_is_left() {
     let expected = expected
         .map(|(name, label, value)| (format!("cilium_operator_ipam_{name}"), label.to_owned(), value));
     assert_eq!(told, expected);
+    drop(leader);
+    assert_eq!(gather(), [], "another replica tells them");
 }

@@ -28,6 +28,9 @@ pub struct Config {
 ///
 /// - An agent is ready where its pod says so. A pod that is older than the Node may say what was before the machine was
 ///   started anew: it counts once the Node is [`plan::SETTLED`] old, when its kubelet has had its say.
+/// - The taint is *removed*, and the condition set, on the last word of the pods' watch, which is at most as old as a
+///   watch may be silent: the agent was ready then, so that the node has had its network. A Node that has changed
+///   since it was seen is not written.
 /// - The taint is *set* only on what is surely so: the Node is ready (else it is the node controller, not the
 ///   kubelet, that calls its pods unready, as after an outage of the API server it does for all), the pods' watch has told
 ///   something newer than the Node, and all that for [`plan::GRACE`], unless the agent was never ready: an agent

@@ -89,6 +89,13 @@ impl Unmanaged {
     }
 }
 
+impl Drop for Unmanaged {
+    /// Another replica's is the figure from now on.
+    fn drop(&mut self) {
+        self.metrics.pods.set(0);
+    }
+}
+
 impl Controller for Unmanaged {
     fn name(&self) -> &'static str {
         "unmanaged-pods"
