@@ -1,7 +1,7 @@
 //! The CiliumNode of this node: its addresses, where its health is asked, and which prefixes its pods are from.
 //!
 //! Where the operator gives the prefixes they are its own to write; everything else that Portway does not know is left
-//! as it is.
+//! as it is. Who writes which field is a table in operator/src/nodes.rs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
