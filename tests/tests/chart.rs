@@ -88,17 +88,19 @@ fn operator(set: &str) -> Result<Option<(Container, portway_operator::config::Lo
 }
 
 /// That probes ask where `health` is, and that `/metrics` is where the container says, if anywhere.
-fn check_ports(container: &Container, health: Option<SocketAddr>, metrics: Option<SocketAddr>) {
+fn check_ports(container: &Container, health: Option<SocketAddr>, metrics: Option<SocketAddr>) -> Result<()> {
     let spec = &container.spec;
-    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-        let Some(http) = spec.get(probe).map(|probe| &probe["httpGet"]) else { continue };
-        let asked: SocketAddr = format!("{}:{}", text(&http["host"]), http["port"]).parse().unwrap();
-        assert_eq!(Some(asked), health, "{probe}");
+    let probes = ["startupProbe", "livenessProbe", "readinessProbe"];
+    let probes: Vec<_> = probes.iter().filter_map(|probe| spec.get(probe)).collect();
+    ensure!(probes.len() >= 2, "{spec} lacks a probe");
+    for http in probes.iter().map(|probe| &probe["httpGet"]) {
+        let asked: SocketAddr = format!("{}:{}", text(&http["host"]), http["port"]).parse()?;
+        ensure!(Some(asked) == health, "{asked} is asked, not {health:?}");
     }
-    assert!(spec.get("livenessProbe").is_some() && spec.get("readinessProbe").is_some());
     let port = items(&spec["ports"]).find(|port| port["name"] == "metrics");
     let port = port.and_then(|port| port["containerPort"].as_u64());
-    assert_eq!(port, metrics.map(|address| u64::from(address.port())));
+    ensure!(port == metrics.map(|address| u64::from(address.port())), "{port:?} is no port of {metrics:?}");
+    Ok(())
 }
 
 #[test]
@@ -114,13 +116,13 @@ fn both_programs_take_the_configuration_of_every_set() -> Result<()> {
             let keys: Vec<_> = loaded.warnings.iter().map(|warning| &*warning.key).collect();
             let by_service = !chart::config(&set)?.contains_key("k8s-api-server");
             assert_eq!(keys, if by_service { vec!["k8s-api-server"] } else { vec![] }, "{set}: {keys:?}");
-            check_ports(&container, loaded.config.health_address, loaded.config.metrics_address);
+            check_ports(&container, loaded.config.health_address, loaded.config.metrics_address)?;
         }
         if let Some((container, loaded)) = operator(&set)? {
             started[1] += 1;
             assert_eq!(loaded.config.namespace, "kube-system", "{set}");
             assert!(loaded.warnings.is_empty(), "{set}: {:?}", loaded.config.warnings);
-            check_ports(&container, loaded.config.api_address, loaded.config.metrics_address);
+            check_ports(&container, loaded.config.api_address, loaded.config.metrics_address)?;
         }
     }
     // Neither in the sets that take Portway away or have no use for it.

@@ -85,7 +85,11 @@ fn values_that_make_no_sense_are_refused_before_anything_is_applied() -> Result<
         ("operator.replicas=0", "operator/replicas"),
         ("k8sServicePort=70000", "k8sServicePort"),
         ("routingMode=native", "ipv4NativeRoutingCIDR"),
-        ("routingMode=native,ipv4NativeRoutingCIDR=10.0.0.0/8", "ipv6NativeRoutingCIDR"),
+        (
+            "routingMode=native,ipv4NativeRoutingCIDR=10.0.0.0/8,ipv6.enabled=true,ipam.mode=kubernetes",
+            "ipv6NativeRoutingCIDR",
+        ),
+        ("ipv6.enabled=true", "clusterPoolIPv6PodCIDRList"),
         ("operator.enabled=false", "ipam.mode=kubernetes"),
         (
             "operator.enabled=false,ipam.mode=kubernetes,identityManagementMode=both",
@@ -96,7 +100,7 @@ fn values_that_make_no_sense_are_refused_before_anything_is_applied() -> Result<
             "ciliumEndpointSlice",
         ),
         ("ipam.operator.clusterPoolIPv4PodCIDRList=null", "clusterPoolIPv4PodCIDRList"),
-        ("ipv4.enabled=false,ipv6.enabled=false", "ipv4.enabled"),
+        ("ipv4.enabled=false", "ipv4.enabled"),
         ("cluster.id=3", "cluster.name"),
     ] {
         let mut helm = Command::new(binary("helm")?);

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use portway_model::crd::SCHEMA_VERSION_LABEL;
-use portway_tests::harness::cluster::ApiClient;
 use portway_tests::harness::cluster::asked::{Asked, Permission, permissions};
 use portway_tests::harness::cluster::identity::{AGENT, OPERATOR};
+use portway_tests::harness::cluster::{ApiClient, ROLES};
 use portway_tests::harness::cluster_net::{PodSpec, Routing};
 use portway_tests::harness::manifest::{Service, TCP};
 use portway_tests::harness::operator::{Places, objects};
-use portway_tests::harness::{ClusterNet, ControlPlane, Operator, chart, eventually};
+use portway_tests::harness::{ClusterNet, ControlPlane, Namespace, Operator, chart, eventually};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -173,7 +173,7 @@ fn unused(control_plane: &ControlPlane) -> Result<BTreeSet<String>> {
 
 /// The roles of this name, not their bindings.
 fn roles_of(user: &str) -> Result<Vec<Value>> {
-    let mut roles = chart::roles("default")?;
+    let mut roles = chart::roles(ROLES)?;
     roles.retain(|role| role["metadata"]["name"] == user && role.get("rules").is_some());
     ensure!(!roles.is_empty(), "the chart has no role {user}");
     Ok(roles)
@@ -186,6 +186,61 @@ fn uses(asked: &Asked, permission: &Permission) -> bool {
     is_answered
         && (verb, group, resource) == (&of.verb, &of.group, &of.resource)
         && name.as_ref().is_none_or(|name| of.name.as_ref() == Some(name))
+}
+
+/// What a set of values does not ask for it does not allow, and the operator does without.
+#[test]
+fn the_operator_of_every_set_works_with_the_roles_of_that_set() -> Result<()> {
+    let mut worked = 0;
+    for set in chart::sets()? {
+        if chart::object(&set, "Deployment", "portway-operator")?.is_none() {
+            continue;
+        }
+        worked += 1;
+        let namespace = Namespace::new("roles")?;
+        let control_plane = ControlPlane::start(&namespace)?;
+        let client = control_plane.client();
+        for role in chart::roles(&set)? {
+            client.apply(&role)?;
+        }
+        let config = chart::config(&set)?;
+        let dir = tempfile::tempdir()?;
+        for (key, value) in &config {
+            std::fs::write(dir.path().join(key), value)?;
+        }
+        if config["skip-crd-creation"] == "true" {
+            control_plane.install_crds()?;
+        }
+        client.create(&objects::node(1))?;
+        client.create(&objects::pod("default", "web", 1, 1, &[("app", "web")]))?;
+        let kubeconfig = control_plane.kubeconfig_of("operator")?;
+        let places = Places { namespace: namespace.clone(), number: 1, kubeconfig };
+        // The set's own leads nowhere.
+        let server = format!("--k8s-api-server={}", control_plane.url());
+        let mut operator =
+            Operator::spawn(&places, &[&format!("--config-dir={}", dir.path().display()), &server])?;
+        operator.wait_up()?;
+        eventually(Duration::from_secs(30), "the operator to have worked", || {
+            operator.ensure_running()?;
+            let node = client.get("/apis/cilium.io/v2/ciliumnodes/node-1")?;
+            let has_cidr = node.pointer("/spec/ipam/podCIDRs/0").is_some();
+            ensure!(has_cidr == (config["ipam"] == "cluster-pool"), "{set}: {node}");
+            if config["identity-management-mode"] != "agent" {
+                ensure!(
+                    !client.list("/apis/cilium.io/v2/ciliumidentities")?.is_empty(),
+                    "{set}: no identity"
+                );
+            }
+            Ok(())
+        })
+        .with_context(|| operator.log())?;
+        operator.stop()?;
+        let asked = control_plane.asked(OPERATOR)?;
+        let refused: Vec<_> = asked.iter().filter(|asked| asked.code == 403).collect();
+        ensure!(refused.is_empty() && asked.len() > 10, "{set}: {refused:?}");
+    }
+    ensure!(worked >= 4, "only {worked} sets have an operator");
+    Ok(())
 }
 
 /// The list names permissions that there are.

@@ -80,8 +80,13 @@ imagePullSecrets:
 {{- if and .Values.podNetwork.enabled (not .Values.operator.enabled) .Values.ciliumEndpointSlice.enabled -}}
 {{- fail "operator.enabled=false: nobody would make slices; set ciliumEndpointSlice.enabled=false" -}}
 {{- end -}}
-{{- if and (include "portway.clusterPool" .) (not $cidrs.clusterPoolIPv4PodCIDRList) (not $cidrs.clusterPoolIPv6PodCIDRList) -}}
-{{- fail "ipam.mode=cluster-pool: set ipam.operator.clusterPoolIPv4PodCIDRList or clusterPoolIPv6PodCIDRList" -}}
+{{- if include "portway.clusterPool" . -}}
+{{- if and .Values.ipv4.enabled (not $cidrs.clusterPoolIPv4PodCIDRList) -}}
+{{- fail "ipam.mode=cluster-pool: set ipam.operator.clusterPoolIPv4PodCIDRList, or ipv4.enabled=false" -}}
+{{- end -}}
+{{- if and .Values.ipv6.enabled (not $cidrs.clusterPoolIPv6PodCIDRList) -}}
+{{- fail "ipam.mode=cluster-pool: set ipam.operator.clusterPoolIPv6PodCIDRList, or ipv6.enabled=false" -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.podNetwork.enabled (eq .Values.routingMode "native") -}}
 {{- if and .Values.ipv4.enabled .Values.enableIPv4Masquerade (not .Values.ipv4NativeRoutingCIDR) -}}

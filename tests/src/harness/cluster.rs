@@ -28,8 +28,8 @@ pub use identity::Identity;
 
 /// Ranges of cluster addresses, which hold those of [`super::fixture`].
 const SERVICE_RANGES: &str = "10.96.0.0/16,fd00:10:96::/112";
-/// The set of values whose roles agent and operator have.
-const ROLES: &str = "default";
+/// The set of values whose roles agent and operator have: that in which the operator may do all that it can.
+pub const ROLES: &str = "operator";
 const ETCD: &str = "127.0.0.1:2379";
 /// The port of the first API server; each further one has the next.
 const FIRST_PORT: u16 = 6443;
