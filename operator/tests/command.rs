@@ -1,6 +1,8 @@
 //! The operator as a command: what it says before it has anything to do with an API server. That these are tests of their
 //! own makes cargo build the binary for the cluster tests.
 
+#![expect(clippy::unwrap_used, reason = "where the binary cannot be run, the test has failed")]
+
 use std::process::{Command, Output};
 
 fn operator(args: &[&str]) -> Output {
