@@ -34,13 +34,15 @@ pub use health::HealthWatch;
 pub use replicas::Replicas;
 
 /// Everything that an operator can be told to do, at a pace that a test can wait for.
-pub const ALL_WORK: [&str; 8] = [
+pub const ALL_WORK: [&str; 10] = [
     "--identity-management-mode=operator",
     "--enable-cilium-endpoint-slice=true",
     r#"--ces-rate-limits=[{"nodes":0,"limit":100,"burst":200}]"#,
     "--ipam=cluster-pool",
     "--cluster-pool-ipv4-cidr=10.1.0.0/16",
     "--cluster-pool-ipv4-mask-size=24",
+    "--limit-ipam-api-qps=50",
+    "--limit-ipam-api-burst=100",
     "--cilium-endpoint-gc-interval=2s",
     "--nodes-gc-interval=2s",
 ];
@@ -68,7 +70,7 @@ impl Places {
     }
 
     /// Its program, told where the API server is.
-    pub fn command(&self, verb: Option<&str>) -> Result<std::process::Command> {
+    pub fn command(&self, verb: &[&str]) -> Result<std::process::Command> {
         let mut command = self.namespace.command(process::binary("portway-operator")?);
         command.args(verb);
         command.arg(format!("--k8s-kubeconfig-path={}", self.kubeconfig.display()));
@@ -92,7 +94,7 @@ pub struct Operator {
 impl Operator {
     /// Starts `portway-operator` and does not wait.
     pub fn spawn(places: &Places, flags: &[&str]) -> Result<Self> {
-        let mut command = places.command(None)?;
+        let mut command = places.command(&[])?;
         command.arg(format!("--operator-api-serve-addr={}", places.http()));
         command.arg(format!("--operator-prometheus-serve-addr={}", places.metrics()));
         command.args(flags);
@@ -113,8 +115,9 @@ impl Operator {
     /// Whether it says that it leads.
     pub fn is_leading(&self) -> Result<bool> {
         let status = self.status()?;
-        let says = status.pointer("/leader/leading").and_then(Value::as_bool);
-        says.with_context(|| format!("it does not say whether it leads: {status}"))
+        let says = status.pointer("/leadership/state").and_then(Value::as_str);
+        let says = says.with_context(|| format!("it does not say whether it leads: {status}"))?;
+        Ok(says == "leading")
     }
 
     /// `/healthz` says 200.

@@ -13,13 +13,15 @@ use crate::harness::{Replicas, eventually};
 const LIMIT: Duration = Duration::from_secs(240);
 const SLICES: &str = "/apis/cilium.io/v2alpha1/ciliumendpointslices";
 /// Everything that there is to do, as fast as it can be done; what a quiet cluster costs is of the defaults.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 10] = [
     "--identity-management-mode=operator",
     "--enable-cilium-endpoint-slice=true",
     r#"--ces-rate-limits=[{"nodes":0,"limit":500,"burst":1000}]"#,
     "--ipam=cluster-pool",
     "--cluster-pool-ipv4-cidr=10.0.0.0/9",
     "--cluster-pool-ipv4-mask-size=24",
+    "--limit-ipam-api-qps=500",
+    "--limit-ipam-api-burst=1000",
     "--operator-k8s-client-qps=500",
     "--operator-k8s-client-burst=1000",
 ];

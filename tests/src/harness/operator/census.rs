@@ -5,26 +5,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use portway_model::identity::CLAIM;
 use serde_json::Value;
 
-use crate::harness::ControlPlane;
 use crate::harness::cluster::ApiClient;
+use crate::harness::{ControlPlane, eventually};
 
 /// A watch that is quiet for so long is begun again where it was.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// An endpoint that moves is added to a slice before another one is left by it: until then it is in both, at most for so
+/// long. In that time a leader may be frozen, or killed, and another one begin.
+const MOVE: Duration = Duration::from_secs(25);
+
 /// A kind and what is wrong with its objects of one moment.
-type Rule = (&'static str, fn(&Objects) -> Result<Vec<String>>);
+type Rule = (&'static str, fn(&Objects, &mut Memory) -> Result<Vec<String>>);
+/// Since when what is.
+type Memory = BTreeMap<String, Instant>;
 /// By their names.
 pub(super) type Objects = BTreeMap<String, Value>;
 
 const RULES: [Rule; 3] = [
-    ("/apis/cilium.io/v2/ciliumnodes", overlapping_ranges),
-    ("/apis/cilium.io/v2/ciliumidentities", twins),
+    ("/apis/cilium.io/v2/ciliumnodes", |nodes, _| overlapping_ranges(nodes)),
+    ("/apis/cilium.io/v2/ciliumidentities", |identities, _| twins(identities)),
     ("/apis/cilium.io/v2alpha1/ciliumendpointslices", doubled_endpoints),
 ];
 
@@ -69,13 +75,15 @@ impl Census {
 }
 
 fn follow(client: &ApiClient, (path, rule): Rule, stop: &AtomicBool) -> Result<Found> {
-    let list = client.get(path)?;
+    // An API server that has just begun may know the kind a moment later.
+    let list = eventually(Duration::from_secs(20), &format!("a list of {path}"), || client.get(path))?;
     let mut version = text(&list, "/metadata/resourceVersion")?.to_owned();
     let mut objects = Objects::new();
     for object in list["items"].as_array().into_iter().flatten() {
         objects.insert(text(object, "/metadata/name")?.to_owned(), object.clone());
     }
-    let mut found = Found { wrong: rule(&objects)?, ..Found::default() };
+    let mut memory = Memory::new();
+    let mut found = Found { wrong: rule(&objects, &mut memory)?, ..Found::default() };
     loop {
         // Once more after it was told to end.
         let over = stop.load(Ordering::Relaxed);
@@ -100,9 +108,10 @@ fn follow(client: &ApiClient, (path, rule): Rule, stop: &AtomicBool) -> Result<F
                 objects.insert(name, object.clone());
             }
             found.changes += 1;
-            let wrong = rule(&objects)?;
+            let wrong = rule(&objects, &mut memory)?;
             found.wrong.extend(wrong.into_iter().map(|wrong| format!("at {version}: {wrong}")));
         }
+        found.wrong.extend(rule(&objects, &mut memory)?);
         if over && lines.is_empty() {
             return Ok(found);
         }
@@ -154,18 +163,24 @@ fn twins(identities: &Objects) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Endpoints that two slices name with the same identity. With another one they are on their way from the one to the
-/// other: added before they are removed.
-fn doubled_endpoints(slices: &Objects) -> Result<Vec<String>> {
-    let mut seen: BTreeMap<(String, String), &str> = BTreeMap::new();
-    let mut wrong = Vec::new();
+/// Endpoints that stay in several slices, or are in one twice.
+fn doubled_endpoints(slices: &Objects, memory: &mut Memory) -> Result<Vec<String>> {
+    let mut seats: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (name, slice) in slices {
         let namespace = slice["namespace"].as_str().unwrap_or_default();
         for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-            let key = (format!("{namespace}/{}", text(endpoint, "/name")?), endpoint["id"].to_string());
-            if let Some(other) = seen.insert(key.clone(), name) {
-                wrong.push(format!("{} of {} is in {other} and {name}", key.0, key.1));
-            }
+            seats.entry(format!("{namespace}/{}", text(endpoint, "/name")?)).or_default().push(name);
+        }
+    }
+    seats.retain(|_, slices| slices.len() > 1);
+    memory.retain(|endpoint, _| seats.contains_key(endpoint));
+    let mut wrong = Vec::new();
+    for (endpoint, slices) in seats {
+        let begin = *memory.entry(endpoint.clone()).or_insert_with(Instant::now);
+        if slices.iter().zip(slices.iter().skip(1)).any(|(a, b)| a == b) {
+            wrong.push(format!("{endpoint} is twice in one of {slices:?}"));
+        } else if begin.elapsed() > MOVE {
+            wrong.push(format!("{endpoint} is in {slices:?} for {:?}", begin.elapsed()));
         }
     }
     Ok(wrong)
@@ -208,9 +223,18 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_on_its_way_to_another_slice_is_not_doubled() {
-        let slice = |id: u32| json!({"namespace": "shop", "endpoints": [{"name": "web-1", "id": id}]});
-        assert!(doubled_endpoints(&objects(&[("a", slice(300)), ("b", slice(301))])).unwrap().is_empty());
-        assert_eq!(doubled_endpoints(&objects(&[("a", slice(300)), ("b", slice(300))])).unwrap().len(), 1);
+    fn an_endpoint_on_its_way_to_another_slice_is_not_doubled_for_a_while() {
+        let slice = |names: &[&str]| {
+            let endpoints: Vec<_> = names.iter().map(|name| json!({"name": name, "id": 300})).collect();
+            json!({"namespace": "shop", "endpoints": endpoints})
+        };
+        let mut memory = Memory::new();
+        let both = objects(&[("a", slice(&["web-1"])), ("b", slice(&["web-1"]))]);
+        assert!(doubled_endpoints(&both, &mut memory).unwrap().is_empty());
+        memory.insert("shop/web-1".to_owned(), Instant::now() - MOVE * 2);
+        assert_eq!(doubled_endpoints(&both, &mut memory).unwrap().len(), 1);
+        let one = objects(&[("a", slice(&["web-1"]))]);
+        assert!(doubled_endpoints(&one, &mut memory).unwrap().is_empty() && memory.is_empty());
+        assert_eq!(doubled_endpoints(&objects(&[("a", slice(&["x", "x"]))]), &mut memory).unwrap().len(), 1);
     }
 }

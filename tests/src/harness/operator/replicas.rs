@@ -20,7 +20,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases
 pub const SHORT_LEASE: [&str; 3] = [
     "--leader-election-lease-duration=6s",
     "--leader-election-renew-deadline=3s",
-    "--leader-election-retry-period=500ms",
+    "--leader-election-retry-period=1s",
 ];
 
 /// How long it lasts.
@@ -209,20 +209,29 @@ impl Replicas {
         Ok(lease)
     }
 
-    /// What `portway-operator plan FLAGS` prints.
-    pub fn plan(&self, flags: &[&str]) -> Result<String> {
+    /// What `portway-operator plan FLAGS` would write, by controller.
+    pub fn plan(&self, flags: &[&str]) -> Result<Vec<(String, Value)>> {
         let places = Places { namespace: self.namespace.clone(), number: 0, kubeconfig: self.kubeconfig()? };
-        process::output(places.command(Some("plan"))?.args(flags))
+        let printed = process::output(places.command(&["plan", "-o", "json"])?.args(flags))?;
+        let plans: Vec<Value> = serde_json::from_str(&printed).with_context(|| format!("read {printed}"))?;
+        ensure!(!plans.is_empty(), "it has no controllers");
+        let mut writes = Vec::new();
+        for plan in plans {
+            let name = plan["controller"].as_str().with_context(|| format!("who plans {plan}?"))?;
+            let all = plan["writes"].as_array().with_context(|| format!("no writes: {plan}"))?;
+            writes.extend(all.iter().map(|write| (name.to_owned(), write.clone())));
+        }
+        Ok(writes)
     }
 
     fn report(&self, failure: &str) {
-        complain(&format!("failed: {failure}"));
+        complain(&format!("--- the control plane:\n{}", self.control_plane.log()));
         for said in &self.ended {
             complain(said);
         }
         for operator in &self.operators {
             complain(&format!("--- replica {}:\n{}", operator.number(), operator.log()));
         }
-        complain(&format!("--- the control plane:\n{}", self.control_plane.log()));
+        complain(&format!("failed: {failure}"));
     }
 }
