@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use portway_runtime::config::Class;
@@ -186,5 +187,31 @@ fn the_operator_knows_the_agents_pods_by_their_labels() -> Result<()> {
         assert_eq!(agents["spec"]["template"]["metadata"]["labels"][&name], *value, "{set}");
         assert_eq!(agents["metadata"]["namespace"], *loaded.config.namespace, "{set}");
     }
+    Ok(())
+}
+
+/// The runtime may be starting the plugin at that very moment.
+#[test]
+fn the_plugin_is_put_in_place_of_one_that_runs() -> Result<()> {
+    let agents = chart::object("default", "DaemonSet", "portway-agent")?.context("no agents")?;
+    let install = items(&agents["spec"]["template"]["spec"]["initContainers"]).next().context("no plugin")?;
+    let (image, node) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (new, old) = (image.path().join("portway-cni"), node.path().join("portway-cni"));
+    // Any program; what `sleep` is, it goes on being while it runs.
+    std::fs::copy("/bin/cat", &new)?;
+    std::fs::copy("/bin/sleep", &old)?;
+    let mut running = Command::new(&old).arg("60").spawn()?;
+    let mut words = items(&install["command"]).map(text);
+    let mut command = Command::new(words.next().context("no command")?);
+    let mounted = text(&install["volumeMounts"][0]["mountPath"]);
+    command.args(words.map(|word| word.replace(mounted, &node.path().display().to_string())));
+    let path = std::env::join_paths([image.path(), Path::new("/usr/bin"), Path::new("/bin")])?;
+    let status = command.env("PATH", path).status();
+    running.kill()?;
+    running.wait()?;
+    assert!(status?.success());
+    assert_eq!(std::fs::read(&old)?, std::fs::read(&new)?);
+    assert!(Command::new(&old).arg("/dev/null").status()?.success(), "it cannot be started");
+    assert_eq!(std::fs::read_dir(node.path())?.count(), 1, "something is left beside it");
     Ok(())
 }
