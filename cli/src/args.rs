@@ -161,8 +161,9 @@ pub(crate) enum Endpoint {
 pub(crate) enum Identity {
     /// All identities: reserved ones, the cluster's, and those of this node alone
     List {
-        /// Those that have this label, such as k8s:app=web or app=web; may be given several times
-        #[arg(long, value_name = "LABEL")]
+        /// Those that have this label, such as k8s:app=web or app=web; may be given several times. Without a label: which
+        /// labels make the cluster's identities many, and whose they are
+        #[arg(long, value_name = "LABEL", num_args = 0..=1, default_missing_value = "")]
         by_label: Vec<String>,
     },
     /// One identity

@@ -1,19 +1,31 @@
 //! `portway identity`: which number stands for which labels.
 
 use portway_agent::api::{Identity, path};
+use portway_model::identity::cardinality::{Cardinality, Key};
 
 use crate::agent::Agent;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_json};
 use crate::table::Table;
 
+/// Labels and namespaces that are shown, those that matter most.
+const KEYS: usize = 20;
+
 pub(crate) fn list(agent: &Agent, by_label: &[String], format: Format) -> Result<(), Failure> {
     let mut path = path::IDENTITIES.to_owned();
-    if !by_label.is_empty() {
-        let labels: Vec<_> = by_label.iter().map(|label| escaped(label)).collect();
+    let (labels, of_keys) = by_label.iter().partition::<Vec<_>, _>(|label| !label.is_empty());
+    if !labels.is_empty() {
+        let labels: Vec<_> = labels.into_iter().map(|label| escaped(label)).collect();
         path.push_str(&format!("?labels={}", labels.join("%2C")));
     }
     let identities: Vec<Identity> = agent.get(&path)?;
+    if !of_keys.is_empty() {
+        let cardinality = cardinality(&identities);
+        return match format {
+            Format::Json => Ok(print_json(&cardinality)?),
+            Format::Text => Ok(print(&cardinality_text(&cardinality, &identities))?),
+        };
+    }
     match format {
         Format::Json => Ok(print_json(&identities)?),
         Format::Text => Ok(print(&list_text(&identities))?),
@@ -49,6 +61,31 @@ fn list_text(identities: &[Identity]) -> String {
         }
     }
     table.to_string()
+}
+
+/// Of the cluster's identities.
+fn cardinality(identities: &[Identity]) -> Cardinality {
+    let sets: Vec<_> = of_cluster(identities).map(Identity::labels).collect();
+    Cardinality::of(sets.iter(), KEYS)
+}
+
+fn of_cluster(identities: &[Identity]) -> impl Iterator<Item = &Identity> {
+    identities.iter().filter(|identity| identity.scope == "cluster")
+}
+
+/// The labels that make them many, and then the namespaces that have most of them.
+fn cardinality_text(cardinality: &Cardinality, identities: &[Identity]) -> String {
+    let count = of_cluster(identities).count();
+    let mut keys = Table::new(&["LABEL", "VALUES", "IDENTITIES", "WITHOUT IT"]);
+    for Key { label, values, identities, without } in &cardinality.keys {
+        keys.row([label.clone(), values.to_string(), identities.to_string(), without.to_string()]);
+    }
+    let mut namespaces = Table::new(&["NAMESPACE", "IDENTITIES", "SHARE"]);
+    for (namespace, of_it) in cardinality.namespaces.iter().take(KEYS) {
+        let share = format!("{} %", of_it * 100 / count.max(1));
+        namespaces.row([namespace.to_string(), of_it.to_string(), share]);
+    }
+    format!("{count} identities of the cluster\n\n{keys}\n{namespaces}")
 }
 
 fn get_text(identity: &Identity) -> String {
@@ -100,6 +137,20 @@ mod tests {
         assert!(get_text(&identities()[1]).ends_with(
             "Labels:              k8s:app=web\n                     k8s:io.kubernetes.pod.namespace=shop\n"
         ));
+    }
+
+    #[test]
+    fn the_labels_that_make_identities_many_come_first_and_then_whose_they_are() {
+        let identities = identities();
+        assert_eq!(
+            cardinality_text(&cardinality(&identities), &identities),
+            "2 identities of the cluster\n\n\
+             LABEL                             VALUES   IDENTITIES   WITHOUT IT\n\
+             k8s:app                           2        2            2\n\
+             k8s:io.kubernetes.pod.namespace   1        1            2\n\n\
+             NAMESPACE   IDENTITIES   SHARE\n\
+             shop        1            50 %\n"
+        );
     }
 
     #[test]

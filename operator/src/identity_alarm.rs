@@ -8,7 +8,6 @@
 //! What is said names the label whose values make the identities, how many there would be without it, and the namespace
 //! with most of them, on which there is an Event.
 
-mod cardinality;
 mod metrics;
 #[cfg(test)]
 mod tests;
@@ -17,10 +16,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use portway_model::identity::NumberRange;
+use portway_model::identity::cardinality::{Cardinality, Key};
 
 use crate::controller::{Controller, Now, Pace, Plan, Trouble};
 use crate::observed::{Kind, Observed};
-pub use cardinality::{Cardinality, Key};
 pub use metrics::Metrics;
 
 /// Between two looks, at least: one goes through all labels of all identities.
@@ -29,6 +28,8 @@ const REST: Duration = Duration::from_secs(10);
 const WINDOW: Duration = Duration::from_secs(600);
 /// A shorter time tells no speed.
 const SHORTEST_WINDOW: Duration = Duration::from_secs(60);
+/// So many keys are looked at closely.
+const SUSPECTS: usize = 5;
 /// Whoever hears of it must have time to do something.
 const WARNING: Duration = Duration::from_secs(7200);
 
@@ -84,14 +85,14 @@ impl IdentityAlarm {
         let reason = self.reason(taken);
         self.metrics.show(observed.identities.len(), reason.is_some());
         let Some(reason) = reason else { return Vec::new() };
-        let cardinality = Cardinality::of(in_range.iter().map(|identity| &identity.labels));
+        let cardinality = Cardinality::of(in_range.iter().map(|identity| &identity.labels), SUSPECTS);
         vec![trouble(&reason, &cardinality, observed)]
     }
 }
 
 fn trouble(reason: &str, cardinality: &Cardinality, observed: &Observed) -> Trouble {
     let mut message = reason.to_owned();
-    if let Some(Key { label, values, without }) = cardinality.keys.first() {
+    if let Some(Key { label, values, without, .. }) = cardinality.keys.first() {
         message.push_str(&format!(
             "; label {label} has {values} values, and without it there would be {without}: keep it out of identities \
              (key `labels`: !{})",

@@ -4,9 +4,11 @@
 //! * [`home`](home_of): where a label set's number is looked for first;
 //! * [`Claim`]: the protocol of one label set, a state machine of requests;
 //! * [`Identities`]: what a watch or a directory shows;
+//! * [`cardinality`]: which labels make them many;
 //! * [`garbage`]: when an identity that nobody uses goes;
 //! * [`Numbering`]: numbers that this node gives alone: to prefixes, and to label sets where there is no API server.
 
+pub mod cardinality;
 pub mod garbage;
 
 mod claim;

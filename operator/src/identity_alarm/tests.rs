@@ -15,19 +15,6 @@ fn labels(namespace: &str, app: &str, job: Option<usize>) -> Labels {
     own.into_iter().chain(of_job).collect()
 }
 
-#[test]
-fn the_label_that_makes_identities_many_is_the_one_without_which_they_are_few() {
-    // Two labels with as many values: one of them says the same as another label does.
-    let jobs = (0..90).map(|n| labels("batch", ["a", "b"][n % 2], Some(n)));
-    let apps = (0..90).map(|n| labels("shop", &format!("app-{}", n % 10), None));
-    let sets: Vec<_> = jobs.chain(apps).collect();
-    let cardinality = Cardinality::of(sets.iter());
-    let first = Key { label: "k8s:job-id".to_owned(), values: 90, without: 12 };
-    assert_eq!(cardinality.keys.first(), Some(&first));
-    assert_eq!(cardinality.namespaces, [("batch".into(), 90), ("shop".into(), 90)]);
-    assert!(cardinality.keys.iter().all(|key| key.values > 1), "what is the same everywhere makes nothing");
-}
-
 struct Rig {
     api: FakeApi,
     replica: Replica,
