@@ -46,18 +46,30 @@ impl LeaseTimes {
         if self.renew.as_nanos() < most.as_nanos() { self.renew } else { most }
     }
 
-    /// How long a write may take: less than there is between the end of one leader and the beginning of the next.
+    /// How long a write may take: less than there is between the end of one leader and the beginning of the next, and so
+    /// little that writes pass for half of the time that a lease is held after a renewal.
     pub const fn write_limit(&self) -> Duration {
         let between = self.duration.saturating_sub(self.hold());
         let limit = between.saturating_sub(SPARE);
         // Of short leases, which tests have.
-        if limit.is_zero() { Duration::from_millis(between.as_millis() as u64 / 2) } else { limit }
+        let limit = if limit.is_zero() { half(between) } else { limit };
+        if limit.as_nanos() < half(self.hold()).as_nanos() { limit } else { half(self.hold()) }
+    }
+
+    /// Between two renewals: `retry`, but so often that one may be missed before writes are refused.
+    pub(super) const fn period(&self) -> Duration {
+        let most = half(self.hold().saturating_sub(self.write_limit()));
+        if self.retry.as_nanos() < most.as_nanos() { self.retry } else { most }
     }
 
     /// How long a request for the lease may take, so that there can be another before the deadline.
     const fn request_limit(&self) -> Duration {
-        Duration::from_millis(self.hold().as_millis() as u64 / 2)
+        half(self.hold())
     }
+}
+
+const fn half(time: Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64 / 2)
 }
 
 /// Which lease, and who wants it.

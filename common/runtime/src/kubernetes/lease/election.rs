@@ -204,7 +204,9 @@ impl Election {
     pub(super) fn answered(&mut self, now: Time, answer: Answer) {
         let Some((sent, action)) = self.asking.take() else { return };
         let is_look = action == Action::Look;
-        let next = sent.saturating_add(self.times.retry);
+        let is_leaders = self.held.is_some() || matches!(answer, Answer::Lease(_)) && !is_look;
+        let wait = if is_leaders { self.times.period() } else { self.times.retry };
+        let next = sent.saturating_add(wait);
         self.not_before = match answer {
             Answer::Lease(record) if is_look => {
                 self.see(now, record.version, Some(record));

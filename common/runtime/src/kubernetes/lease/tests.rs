@@ -218,3 +218,22 @@ fn the_times_of_a_lease_leave_room_for_writes_and_clocks() {
     let short = LeaseTimes { duration: Duration::from_secs(3), renew: Duration::from_secs(2), ..TIMES };
     assert_eq!(short.write_limit(), Duration::from_millis(500));
 }
+
+#[test]
+fn whatever_the_times_are_a_leader_can_write_between_its_renewals() {
+    for duration in [4_u64, 15, 30, 60, 120, 600] {
+        for renew in 2..=duration - 2 {
+            for retry in 1..renew {
+                let [duration, renew, retry] = [duration, renew, retry].map(Duration::from_secs);
+                let times = LeaseTimes { duration, renew, retry };
+                let (hold, limit, period) = (times.hold(), times.write_limit(), times.period());
+                assert!(!limit.is_zero() && !period.is_zero(), "{times:?}");
+                assert!(period <= retry && limit + period * 2 <= hold, "{times:?}: {limit:?} {period:?}");
+                assert!(hold + limit < duration, "{times:?}: {limit:?}");
+            }
+        }
+    }
+    // As users of slow control planes are told to have it.
+    let slow = LeaseTimes { duration: Duration::from_secs(30), renew: Duration::from_secs(15), ..TIMES };
+    assert_eq!((slow.write_limit(), slow.period()), (Duration::from_millis(7500), TIMES.retry));
+}
