@@ -1,3 +1,4 @@
+mod claims;
 mod history;
 
 use std::time::Duration;
