@@ -1,3 +1,5 @@
+mod content;
+mod files;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,9 @@ use super::ledger::{ClientStatus, Ledger};
 use super::servers::Servers;
 use super::status::Status;
 use super::throttle::Throttle;
+pub use content::PatchType;
+use content::{Content, JSON};
+use files::Checked;
 
 /// A server that says nothing for so long, before its answer or within it, has failed.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
@@ -28,30 +33,6 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 const WHOLE_ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 /// More than 500 objects of the size that etcd takes (1.5 MiB) do not have; in practice a page is a hundredth.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
-/// Files of credentials are looked at this often, before a request.
-const FILES_CHECK: Duration = Duration::from_secs(10);
-/// A server that refuses the credentials has them read again at most this often.
-const REFUSED_CHECK: Duration = Duration::from_secs(5);
-
-const JSON: &str = "application/json";
-
-/// How a patch is read by the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchType {
-    /// RFC 7396: a list replaces the list.
-    Merge,
-    /// Kubernetes' own, of its own kinds alone: elements of lists are merged by their keys.
-    Strategic,
-}
-
-impl PatchType {
-    const fn content_type(self) -> &'static str {
-        match self {
-            Self::Merge => "application/merge-patch+json",
-            Self::Strategic => "application/strategic-merge-patch+json",
-        }
-    }
-}
 
 /// How to reach the API server.
 #[derive(Clone, Debug)]
@@ -76,21 +57,6 @@ pub struct Client {
     inner: Arc<Inner>,
     /// Asked before each request that is no GET.
     fence: Option<Fence>,
-}
-
-/// A body and what it is.
-#[derive(Clone)]
-struct Content {
-    content_type: &'static str,
-    body: Bytes,
-    /// It waits for the rate limit.
-    is_paced: bool,
-}
-
-impl Content {
-    const fn none(is_paced: bool) -> Self {
-        Self { content_type: JSON, body: Bytes::new(), is_paced }
-    }
 }
 
 struct Inner {
@@ -121,13 +87,6 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// When files of credentials were last looked at.
-struct Checked {
-    any: Instant,
-    /// Because the server refused what they held.
-    refused: Option<Instant>,
 }
 
 /// The beginning of an answer.
@@ -351,42 +310,6 @@ impl Client {
         let retry_after =
             head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         Err(Status::read(&text).into_error(url, head.status, retry_after.map(Duration::from_secs)))
-    }
-
-    /// Reads files of credentials again where they changed, or where the server `refused` what was read. True if the
-    /// connection is a new one.
-    async fn look_at_files(&self, refused: bool) -> bool {
-        let mut checked = self.inner.checked.lock().await;
-        let is_too_soon = if refused {
-            checked.refused.is_some_and(|at| at.elapsed() < REFUSED_CHECK)
-        } else {
-            checked.any.elapsed() < FILES_CHECK
-        };
-        if is_too_soon {
-            return false;
-        }
-        checked.any = Instant::now();
-        checked.refused = refused.then_some(checked.any).or(checked.refused);
-        let is_due = {
-            let connection = self.inner.connection.read().unwrap_or_else(PoisonError::into_inner);
-            connection.is_from_files() && (refused || connection.is_outdated())
-        };
-        if !is_due {
-            return false;
-        }
-        match Connection::load(&self.inner.options).await {
-            Ok(connection) => {
-                *self.inner.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
-                tracing::debug!("read the credentials for the API server again");
-                self.inner.ledger.reloaded(Ok(()));
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "credentials for the API server changed and cannot be used; the old ones stay");
-                self.inner.ledger.reloaded(Err(error.to_string()));
-                false
-            }
-        }
     }
 
     fn note_answer(&self, server: usize, code: u16) {

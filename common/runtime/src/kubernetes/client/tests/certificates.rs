@@ -9,6 +9,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
+use super::files::FILES_CHECK;
 use super::*;
 use crate::kubernetes::scripted::options;
 

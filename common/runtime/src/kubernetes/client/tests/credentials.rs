@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+use super::files::FILES_CHECK;
 use super::*;
 use crate::kubernetes::scripted::options;
 
