@@ -241,6 +241,8 @@ impl Claim {
             {
                 Phase::Look { refused: None }
             }
+            // One list answers all of a namespace.
+            (Phase::Held(_), _) if self.keeps => Phase::Look { refused: None },
             (Phase::Held(held), _) => Phase::Check(held),
             (Phase::Wait, Some(best)) if best.standing == Standing::Confirmed => {
                 Phase::Look { refused: None }

@@ -95,7 +95,9 @@ fn an_operator_and_agents_of_any_mode_never_disagree() {
     for homes in HOMES {
         let rules = Rules { homes, collections, ..MODES };
         assert_sound(&faults(rules.clone()));
-        assert_sound(&faults(Rules { clients: B_TWICE, crashes: 1, ..rules }));
+        if is_long() || homes == HOMES[0] {
+            assert_sound(&faults(Rules { clients: B_TWICE, crashes: 1, ..rules }));
+        }
     }
 }
 
@@ -120,7 +122,7 @@ fn two_operators_that_both_believe_they_lead_never_disagree() {
 fn without_the_read_after_create_operators_make_two_of_a_label_set() {
     let left_out = LeftOut::ReadAfterCreate;
     let keepers = &[Set::A, Set::B, Set::B];
-    let outcome = faults(Rules { left_out, keepers, clients: B_ALONE, collections: Some(2), ..MODES });
+    let outcome = faults(Rules { left_out, keepers, clients: &[], collections: Some(2), ..MODES });
     assert!(outcome.faults.contains_key(checker::ONE_CONFIRMED), "{outcome:#?}");
 }
 
