@@ -104,10 +104,11 @@ imagePullSecrets:
 {{- end }}
 
 {{/*
-What the agent may do to its node. Loading programs and attaching them is CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; entering
-pods' network namespaces is CAP_SYS_ADMIN, finding them CAP_SYS_PTRACE. With these alone /proc/sys is read-only to a
-container, and the settings of interfaces and ip_forward are there; nor would anything be kept from a process that has
-CAP_SYS_ADMIN and the processes of the node before it.
+What the agent may do to its node. Loading programs and attaching them is BPF, PERFMON and NET_ADMIN; probing nodes is
+NET_RAW; entering pods' network namespaces is SYS_ADMIN, finding them among the node's processes SYS_PTRACE. A process needs
+no other capability. A container that has these alone has /proc/sys read-only, where ip_forward and the settings of pods'
+interfaces are, and a profile of AppArmor or SELinux that keeps it from namespaces; and little is kept from whoever has
+SYS_ADMIN and the node's processes. So it is privileged.
 */}}
 {{- define "portway.agent.security" -}}
 securityContext:
