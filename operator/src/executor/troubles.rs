@@ -7,22 +7,32 @@ use crate::observed::Kind;
 
 /// The troubles of a controller's last plan. Each is told once as an Event, and again when it comes back.
 #[derive(Debug, Default)]
-pub(crate) struct Told(BTreeMap<Key, Trouble>);
+pub(crate) struct Told(BTreeMap<Key, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    trouble: Trouble,
+    is_told: bool,
+}
 
 /// What makes two troubles the same: a message may have numbers that change.
 type Key = (Kind, String, String, &'static str);
 
 impl Told {
     pub(crate) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
-        self.0.values()
+        self.0.values().map(|entry| &entry.trouble)
     }
 
     /// Takes the troubles of a plan and tells those that are new. What finds no room is told the next time.
     pub(crate) fn tell(&mut self, troubles: Vec<Trouble>, events: &EventRecorder) {
         self.update(troubles, |trouble| {
             let Trouble { kind, object, uid, reason, message } = trouble;
-            tracing::warn!(kind = kind.name(), object, reason, message, "trouble");
-            events.record(regarding(*kind, object, uid), EventType::Warning, reason, message.clone())
+            let is_told =
+                events.record(regarding(*kind, object, uid), EventType::Warning, reason, message.clone());
+            if is_told {
+                tracing::warn!(kind = kind.name(), object, reason, message, "trouble");
+            }
+            is_told
         });
     }
 
@@ -30,8 +40,9 @@ impl Told {
         let before = std::mem::take(&mut self.0);
         for trouble in troubles {
             let key = (trouble.kind, trouble.object.clone(), trouble.uid.clone(), trouble.reason);
-            if before.contains_key(&key) || self.0.contains_key(&key) || tell(&trouble) {
-                self.0.insert(key, trouble);
+            if !self.0.contains_key(&key) {
+                let is_told = before.get(&key).is_some_and(|entry| entry.is_told) || tell(&trouble);
+                self.0.insert(key, Entry { trouble, is_told });
             }
         }
     }
@@ -76,8 +87,10 @@ mod tests {
         let (a, b) = (|| trouble("a", "3 nodes wait"), || trouble("b", "4 nodes wait"));
         assert_eq!(update(vec![a(), b(), a()], true), (vec!["a".to_owned(), "b".to_owned()], 2));
         assert_eq!(update(vec![trouble("a", "5 nodes wait")], true), (Vec::new(), 1));
-        assert_eq!(update(vec![a(), b()], false), (vec!["b".to_owned()], 1));
+        // There is no room for it, but in the status it is.
+        assert_eq!(update(vec![a(), b()], false), (vec!["b".to_owned()], 2));
         assert_eq!(update(vec![b()], true), (vec!["b".to_owned()], 1));
+        assert_eq!(update(vec![b()], true), (Vec::new(), 1));
         assert_eq!(update(Vec::new(), true), (Vec::new(), 0));
     }
 }
