@@ -65,6 +65,8 @@ pub struct Identities {
     last_error: Option<String>,
     failures: u64,
     is_stopped: bool,
+    /// Something changed since troubles were told.
+    is_untold: bool,
 }
 
 /// A label set that pods have.
@@ -102,6 +104,7 @@ impl Identities {
             last_error: None,
             failures: 0,
             is_stopped: false,
+            is_untold: false,
         }
     }
 
@@ -181,6 +184,11 @@ impl Identities {
             troubles: self.troubles().into_iter().map(Into::into).collect(),
             ..status::Controller::default()
         }
+    }
+
+    /// Its troubles, if anything changed since they were asked for so.
+    pub fn untold(&mut self) -> Option<Vec<Trouble>> {
+        std::mem::take(&mut self.is_untold).then(|| self.troubles())
     }
 
     /// Namespaces whose pods wait for a free number.
@@ -275,6 +283,7 @@ impl Identities {
 
     /// Begins claims as long as there is room for them.
     fn begin(&mut self, now: Now) {
+        self.is_untold = true;
         while self.under_way < UNDER_WAY
             && !self.is_stopped
             && let Some((rank, labels)) = self.queue.first()

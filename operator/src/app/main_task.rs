@@ -144,8 +144,12 @@ impl MainTask {
         match &mut self.phase {
             Phase::Leading(term) => {
                 let next = term.executor.step(&self.observed, now);
-                let identities = term.identities.as_mut().and_then(|of| of.step(&self.observed, now));
-                [next, identities].into_iter().flatten().min()
+                let Some(identities) = &mut term.identities else { return next };
+                let of_identities = identities.step(&self.observed, now);
+                if let Some(troubles) = identities.untold() {
+                    term.told.tell(troubles, &term.events);
+                }
+                [next, of_identities].into_iter().flatten().min()
             }
             Phase::Stopping(term)
                 if term.executor.is_idle() && self.inputs.elector.fence().under_way() == 0 =>
@@ -234,7 +238,6 @@ impl MainTask {
             && let Some(identities) = &mut term.identities
         {
             identities.take(change, now);
-            term.told.tell(identities.troubles(), &term.events);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::config::{Config, Loaded};
 use crate::controller::{Now, Plan, Trouble};
 use crate::definitions;
 use crate::discovery::{is_built_in, known};
+use crate::identities;
 use crate::observed::{Kind, Observed};
 use crate::watches::{self, Watches};
 use crate::write::{Change, Write};
@@ -93,6 +94,12 @@ async fn planned(config: &Config) -> anyhow::Result<Vec<Planned>> {
         let Plan { writes, again: _, troubles } = plan;
         let (controller, definitions) = (controller.name(), Vec::new());
         planned.push(Planned { controller, missing, definitions, writes, troubles });
+    }
+    if let Some(config) = controllers::identities(config) {
+        let lacks = identities::KINDS.iter().filter(|kind| !there.contains(kind));
+        let missing: Vec<_> = lacks.map(|kind| kind.name()).collect();
+        let writes = if missing.is_empty() { identities::preview(config, &observed) } else { Vec::new() };
+        planned.push(Planned { controller: identities::NAME, missing, writes, ..Planned::default() });
     }
     Ok(planned)
 }

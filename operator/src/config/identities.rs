@@ -107,3 +107,27 @@ fn cluster_name(reader: &mut Reader<'_>) -> String {
     }
     name
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Invocation, load};
+
+    fn range(arguments: &[&str]) -> Result<NumberRange, String> {
+        let required = ["--k8s-api-server=http://127.0.0.1:6443", "--cluster-name=a"];
+        let arguments = required.iter().chain(arguments).map(Into::into).collect();
+        let loaded = load(Invocation { arguments, environment: Vec::new() });
+        Ok(loaded.map_err(|problems| problems.to_string())?.config.identities.range)
+    }
+
+    #[test]
+    fn the_range_is_the_clusters_and_only_tests_make_it_smaller() {
+        assert_eq!(range(&["--cluster-id=3"]).unwrap(), NumberRange::of_cluster(3));
+        let narrow = range(&["--cluster-id=3", "--identity-range-test-only=256-1279"]).unwrap();
+        assert_eq!((narrow.count(), narrow.first().get()), (1024, (3 << 16) + 256));
+        for bad in ["255-300", "300-299", "256-65536", "256", "a-b", ""] {
+            let error = range(&[&format!("--identity-range-test-only={bad}")]).unwrap_err();
+            assert!(error.contains("identity-range-test-only"), "{bad}: {error}");
+        }
+    }
+}
