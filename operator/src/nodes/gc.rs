@@ -8,11 +8,15 @@ use crate::controller::{Controller, Now, Pace, Plan};
 use crate::observed::{Kind, Observed};
 use crate::write::Write;
 
+/// The longest that a watch may be silent before it is asked anew.
+const SILENCE: Duration = Duration::from_secs(600);
+
 /// Deletes a CiliumNode whose Node has been gone for a whole interval.
 ///
 /// The API server's garbage collector deletes those that name their Node as owner; this is for the others, and for
 /// clusters without it. A Node is gone only for who knows Nodes up to what the CiliumNode says last: an agent
-/// writes it for a Node that is there, so that a watch that lags does not delete a new node's.
+/// writes it for a Node that is there, so that a watch that lags does not delete a new node's. Where nothing is
+/// told of any Node, the watch of Nodes has [`SILENCE`] more to say so.
 pub struct Gc {
     interval: Duration,
     /// UIDs by name, with the first time that there was no Node.
@@ -44,16 +48,15 @@ impl Controller for Gc {
         let mut plan = Plan::default();
         for node in observed.cilium_nodes.iter() {
             let meta = &node.meta;
-            if meta.is_deleting
-                || observed.nodes.is_there(&meta.name)
-                || observed.nodes.version() < meta.version
-            {
+            if meta.is_deleting || observed.nodes.is_there(&meta.name) {
                 continue;
             }
+            let is_seen = observed.nodes.version() >= meta.version;
+            let wait = if is_seen { self.interval } else { self.interval + SILENCE };
             let known = before.get(&meta.name).filter(|(uid, _)| *uid == meta.uid);
             let since = known.map_or(now.monotonic, |(_, since)| *since);
             self.alone.insert(Arc::clone(&meta.name), (Arc::clone(&meta.uid), since));
-            let left = (since + self.interval).saturating_sub(now.monotonic);
+            let left = (since + wait).saturating_sub(now.monotonic);
             if left.is_zero() {
                 plan.writes.push(Write::delete(Kind::CiliumNode, meta, "its Node is gone"));
             } else {

@@ -1,4 +1,5 @@
 mod readiness;
+mod together;
 mod unmanaged;
 
 use std::time::Duration;
@@ -142,9 +143,11 @@ fn a_watch_of_nodes_that_lags_deletes_no_cilium_node_of_a_new_node() {
     api.put(Kind::CiliumNode, "new", json!({}));
     replica.follow(&api, Kind::CiliumNode, usize::MAX);
     let mut gc = Gc::new(Duration::from_secs(300));
-    for _ in 0..3 {
+    for left in [900, 600, 300] {
         let plan = gc.plan(&replica.observed, at(&api));
-        assert_eq!((plan.writes, plan.again), (vec![], None));
+        assert_eq!((plan.writes, plan.again), (vec![], Some(Duration::from_secs(left))));
         api.clock += 300;
     }
+    replica.follow(&api, Kind::Node, usize::MAX);
+    assert_eq!(gc.plan(&replica.observed, at(&api)).writes, []);
 }

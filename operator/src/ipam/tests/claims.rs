@@ -27,8 +27,10 @@ fn a_node_of_the_same_name_does_not_get_what_an_old_pool_object_says_of_the_one_
     settle(&mut api, &config);
     api.clock += LONG;
     node(&mut api, "b");
-    settle(&mut api, &config);
-    assert_eq!(cidrs(&api, "b"), ["10.0.0.0/24"]);
+    // Claimed, and on its way.
+    let plan = ipam(&config).plan(&Replica::new(&api).observed, at(&api));
+    plan.writes.iter().for_each(|write| drop(api.write(write)));
+    assert_eq!((claim(&api, "b"), cidrs(&api, "b")), (Some("10.0.0.0/24".to_owned()), vec![]));
     node(&mut api, "a");
     for kind in [Kind::CiliumNode, Kind::Node] {
         stale.follow(&api, kind, usize::MAX);
