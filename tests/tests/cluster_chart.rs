@@ -102,6 +102,8 @@ fn values_that_make_no_sense_are_refused_before_anything_is_applied() -> Result<
         ("ipam.operator.clusterPoolIPv4PodCIDRList=null", "clusterPoolIPv4PodCIDRList"),
         ("ipv4.enabled=false", "ipv4.enabled"),
         ("cluster.id=3", "cluster.name"),
+        ("extraConfig.ipam=kubernetes", "set ipam.mode instead"),
+        ("extraConfig.operator-api-serve-addr=:9999", "probes"),
     ] {
         let mut helm = Command::new(binary("helm")?);
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("deploy").join("portway");

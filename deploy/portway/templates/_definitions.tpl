@@ -65,6 +65,23 @@ imagePullSecrets:
 {{/* Mistakes that the schema cannot see, told before anything is applied. */}}
 {{- define "portway.validate" -}}
 {{- $cidrs := .Values.ipam.operator -}}
+{{- /* What permissions hang on, and where the probes ask. */ -}}
+{{- range $key, $value := dict
+  "enable-cilium-endpoint-slice" "ciliumEndpointSlice.enabled"
+  "enable-pod-network" "podNetwork.enabled"
+  "identity-management-mode" "identityManagementMode"
+  "ipam" "ipam.mode"
+  "skip-crd-creation" "crds.install"
+  "unmanaged-pod-watcher-interval" "operator.unmanagedPodWatcher" -}}
+{{- if hasKey $.Values.extraConfig $key -}}
+{{- fail (printf "extraConfig.%s: set %s instead, on which permissions hang, too" $key $value) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "agent-health-port" "operator-api-serve-addr" -}}
+{{- if hasKey $.Values.extraConfig $key -}}
+{{- fail (printf "extraConfig.%s: the probes of the pods ask at its default; remove it" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- if not (or .Values.ipv4.enabled .Values.ipv6.enabled) -}}
 {{- fail "ipv4.enabled and ipv6.enabled: set one of them to true" -}}
 {{- end -}}
