@@ -109,7 +109,15 @@ fn pods_reach_each_other_at_addresses_that_the_operator_gave_their_nodes() -> Re
         }
         reaches(net, &a, &b)?;
         reaches(net, &b, &a)?;
-        // Agents and operator do not undo each other's work: the CiliumNodes have come to rest.
+        // Agents and operator do not undo each other's work: once the CiliumNodes say everything they are at rest.
+        for number in [1, 2] {
+            eventually(Duration::from_secs(20), "where the node's health is asked", || {
+                let node = cilium_node(net, number)?;
+                let health = &node["spec"]["health"];
+                ensure!(health["ipv4"].is_string() && health["ipv6"].is_string(), "{node}");
+                Ok(())
+            })?;
+        }
         let versions = |net: &ClusterNet| -> Result<Vec<Value>> {
             [1, 2]
                 .into_iter()
