@@ -18,6 +18,8 @@ use crate::harness::cluster::api::has_code;
 use crate::harness::identities::{Labels, Objects};
 
 const APART: Duration = Duration::from_millis(50);
+/// Turns between two reports of a kubelet: who watches Nodes hears of one every second.
+const REPORT: u32 = 20;
 
 /// Stands in for the agents of all nodes until its end. It makes no identity, and leaves the CiliumEndpoints of pods that
 /// are gone to the operator, as agents of nodes that are gone do.
@@ -49,13 +51,29 @@ impl StandIn {
 /// An API server that does not answer is asked again; that it does not in the end is an error.
 fn work(client: &ApiClient, stop: &AtomicBool) -> Result<u32> {
     let mut written = 0;
-    loop {
+    for number in 0_u32.. {
         let over = stop.load(Ordering::Relaxed);
-        let turn = turn(client, &mut written);
+        let mut turn = turn(client, &mut written);
+        if number % REPORT == 0 {
+            turn = turn.and_then(|()| report(client, number));
+        }
         if over {
             return turn.map(|()| written);
         }
         std::thread::sleep(APART);
+    }
+    Ok(written)
+}
+
+/// What the kubelet of some node says: that it is there still.
+fn report(client: &ApiClient, number: u32) -> Result<()> {
+    let nodes = client.list("/api/v1/nodes")?;
+    let Some(name) = nodes.first().map(|node| &node["metadata"]["name"]) else { return Ok(()) };
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    match client.patch(&node, &json!({"metadata": {"annotations": {"reported": number.to_string()}}})) {
+        // It has gone meanwhile.
+        Err(error) if has_code(&error, 404) => Ok(()),
+        other => other.map(drop),
     }
 }
 

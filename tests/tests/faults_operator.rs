@@ -1,0 +1,305 @@
+//! Operators that are slowed down, cut off, frozen and killed while nodes, pods and namespaces come, go and change: no
+//! exit, no write that counts without the lease, and in the end what the objects make of each other.
+//!
+//! The short forms are for every run; with `PORTWAY_LONG` cuts last a minute, and there are 100 freezes and 200 kills.
+
+#![expect(clippy::print_stdout, reason = "the figures are part of the result")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use http::Method;
+use portway_tests::harness::cluster::Write;
+use portway_tests::harness::eventually;
+use portway_tests::harness::fault::{Asked, FaultProxy, Reach, RequestFault, asker};
+use portway_tests::harness::operator::history::{Churn, History};
+use portway_tests::harness::operator::judge::{Verdict, judge};
+use portway_tests::harness::operator::objects::{node, pod};
+use portway_tests::harness::operator::replicas::{SHORT, SHORT_LEASE};
+use portway_tests::harness::operator::{ALL_WORK, Census, Replicas, StandIn};
+use portway_tests::oracle::random::Random;
+use serde_json::json;
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(15);
+const BEGIN: Duration = Duration::from_secs(20);
+/// From the last change to where nothing is left to do.
+const DONE: Duration = Duration::from_secs(60);
+/// Between two changes of a history.
+const APART: Duration = Duration::from_millis(50);
+
+fn is_long() -> bool {
+    std::env::var_os("PORTWAY_LONG").is_some()
+}
+
+fn flags(more: &[&'static str]) -> Vec<&'static str> {
+    [&ALL_WORK, more].concat()
+}
+
+fn seed() -> u64 {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    seed
+}
+
+fn verdict(all: &Replicas, lease: Duration) -> Result<Verdict> {
+    let verdict = judge(&all.control_plane().operator_writes()?, lease);
+    println!(
+        "{} writes by who held the lease, {} late ones refused, {} late ones went through; the lease changed hands {} \
+         times",
+        verdict.fenced,
+        verdict.refused,
+        verdict.unfenced.len(),
+        verdict.holders.len().saturating_sub(1),
+    );
+    // A label set that nobody has any more is nobody's to claim meanwhile: a late claim of it finds its name free. What it
+    // makes is tentative, so that nobody uses it, and is collected. The census finds it where somebody else has made one.
+    let counts = |write: &&Write| write.verb != "create" || write.resource != "ciliumidentities";
+    let unfenced: Vec<_> = verdict.unfenced.iter().filter(counts).collect();
+    ensure!(unfenced.is_empty(), "late writes went through: {unfenced:#?}");
+    Ok(verdict)
+}
+
+#[test]
+fn no_operator_ends_because_the_api_server_is_slow_or_away() -> Result<()> {
+    let (repeats, slow, cut) = if is_long() { (10, 30, 60) } else { (2, 8, 18) };
+    Replicas::test("slow", 2, |all| {
+        let churn = Churn::start(all.control_plane(), seed(), APART * 2)?;
+        let agents = StandIn::start(all.control_plane())?;
+        let census = Census::start(all.control_plane())?;
+        for number in [1, 2] {
+            all.start(number, &flags(&[]))?;
+        }
+        all.wait_leader(BEGIN)?;
+        let health = all.watch_health()?;
+        for turn in 0..repeats {
+            for proxy in all.proxies() {
+                proxy.on_requests(|_| RequestFault::Delay(Duration::from_secs(2)));
+            }
+            std::thread::sleep(Duration::from_secs(slow));
+            all.ensure_running()?;
+            let leaders = all.leaders()?;
+            ensure!(leaders.len() < 2, "{leaders:?} lead");
+            let reach = if turn % 2 == 0 { Reach::Silent } else { Reach::Refused };
+            all.proxies().iter().for_each(|proxy| proxy.set_reach(reach));
+            std::thread::sleep(Duration::from_secs(cut));
+            all.ensure_running()?;
+            assert_eq!(all.leaders()?, [0; 0], "without an API server");
+            for proxy in all.proxies() {
+                proxy.behave();
+                proxy.set_reach(Reach::Up);
+            }
+            let begin = Instant::now();
+            let leader = all.wait_leader(BEGIN * 2)?;
+            println!(
+                "slow for {slow} s, {reach:?} for {cut} s ({leaders:?} led): {leader} leads after {:?}",
+                begin.elapsed()
+            );
+        }
+        let changes = churn.end()?;
+        all.wait_agreement(DONE)?;
+        let (written, seen) = (agents.end()?, census.end()?);
+        all.ensure_running()?;
+        println!(
+            "0 exits in {repeats} times; {changes} changes, {written} by agents, {seen} versions looked at; {} times healthy",
+            health.end()?
+        );
+        verdict(all, DEFAULT_LEASE)?;
+        Ok(())
+    })
+}
+
+/// Everything that changes something but the lease.
+fn is_work(asked: &Asked) -> bool {
+    asked.method != Method::GET && !asked.path.contains("/leases")
+}
+
+/// From now on what `proxy`'s replica writes stays on its way; gives how much does.
+fn hold(proxy: &FaultProxy) -> Arc<AtomicUsize> {
+    let held = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&held);
+    proxy.on_requests(move |asked| {
+        if !is_work(asked) {
+            return RequestFault::None;
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        RequestFault::Hold
+    });
+    held
+}
+
+/// What everything that operators write is, and which version.
+fn versions(all: &Replicas) -> Result<Vec<(String, String)>> {
+    let mut versions = Vec::new();
+    for kind in [
+        "/apis/cilium.io/v2/ciliumidentities",
+        "/apis/cilium.io/v2/ciliumendpoints",
+        "/apis/cilium.io/v2/ciliumnodes",
+        "/apis/cilium.io/v2alpha1/ciliumendpointslices",
+        "/api/v1/nodes",
+        "/api/v1/namespaces/kube-system/configmaps",
+    ] {
+        for object in all.client().list(kind)? {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+            versions
+                .push((format!("{kind}/{}/{}", text("namespace"), text("name")), text("resourceVersion")));
+        }
+    }
+    Ok(versions)
+}
+
+#[test]
+fn writes_that_arrive_when_another_replica_has_done_the_work_change_nothing() -> Result<()> {
+    Replicas::test("late", 2, |all| {
+        let agents = StandIn::start(all.control_plane())?;
+        let census = Census::start(all.control_plane())?;
+        all.start(1, &flags(&SHORT_LEASE))?;
+        all.wait_leads(1, BEGIN)?;
+        all.start(2, &flags(&SHORT_LEASE))?;
+        let held = hold(all.proxy(1));
+        all.client().create_all((1..=4).map(node).collect())?;
+        let app = |number: u32| format!("set-{}", number % 10);
+        let pods = (0..30).map(|number| {
+            pod("default", &format!("pod-{number}"), 1 + number % 4, number, &[("app", &app(number))])
+        });
+        all.client().create_all(pods.collect())?;
+        eventually(BEGIN, "the leader to write", || {
+            ensure!(held.load(Ordering::Relaxed) >= 5, "{held:?} writes are on their way");
+            Ok(())
+        })?;
+        all.operator(1)?.freeze()?;
+        all.wait_leads(2, SHORT + BEGIN)?;
+        all.wait_agreement(DONE)?;
+        all.proxy(1).behave();
+        let before = versions(all)?;
+        let released = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        all.proxy(1).release();
+        let late = eventually(BEGIN, "the late writes to arrive", || {
+            let writes = all.control_plane().operator_writes()?;
+            let late: Vec<_> = writes
+                .into_iter()
+                .filter(|write| write.from == Some(asker(1)) && write.resource != "leases")
+                .filter(|write| write.received >= released)
+                .collect();
+            let wanted = held.load(Ordering::Relaxed);
+            ensure!(late.len() >= wanted, "{} of {wanted} have arrived", late.len());
+            Ok(late)
+        })?;
+        all.operator(1)?.thaw()?;
+        eventually(BEGIN, "one to lead", || {
+            let leaders = all.leaders()?;
+            ensure!(leaders == [2], "{leaders:?} lead");
+            Ok(())
+        })?;
+        assert_eq!(versions(all)?, before);
+        let through: Vec<_> = late.iter().filter(|write| write.is_done()).collect();
+        println!("{} late writes, {} went through", late.len(), through.len());
+        ensure!(through.is_empty(), "{through:#?}");
+        verdict(all, SHORT)?;
+        agents.end()?;
+        census.end()?;
+        all.ensure_running()
+    })
+}
+
+#[test]
+fn a_leader_that_is_frozen_past_its_lease_writes_nothing_that_counts() -> Result<()> {
+    let freezes = if is_long() { 100 } else { 5 };
+    Replicas::test("frozen", 2, |all| {
+        let seed = seed();
+        let mut random = Random::new(seed);
+        let churn = Churn::start(all.control_plane(), seed, APART)?;
+        let agents = StandIn::start(all.control_plane())?;
+        let census = Census::start(all.control_plane())?;
+        for number in [1, 2] {
+            all.start(number, &flags(&SHORT_LEASE))?;
+        }
+        let mut held = 0;
+        for turn in 0..freezes {
+            let leader = all.wait_leader(BEGIN)?;
+            let other = 3 - leader;
+            // Every other time what it has just written is on its way still.
+            let late = (turn % 2 == 0).then(|| hold(all.proxy(leader)));
+            std::thread::sleep(Duration::from_millis(random.below(700)));
+            all.operator(leader)?.freeze()?;
+            all.wait_leads(other, SHORT + BEGIN)?;
+            std::thread::sleep(Duration::from_millis(2000 + random.below(1000)));
+            if random.chance(50) {
+                all.proxy(leader).release();
+            }
+            all.operator(leader)?.thaw()?;
+            all.proxy(leader).behave();
+            all.proxy(leader).release();
+            held += late.map_or(0, |late| late.load(Ordering::Relaxed));
+            eventually(BEGIN, "the old leader to know", || {
+                let leaders = all.leaders()?;
+                ensure!(leaders == [other], "{leaders:?} lead");
+                Ok(())
+            })?;
+        }
+        let changes = churn.end()?;
+        all.wait_agreement(DONE)?;
+        let (written, seen) = (agents.end()?, census.end()?);
+        all.ensure_running()?;
+        println!(
+            "{freezes} freezes of a leader with a lease of {SHORT:?}: {changes} changes, {written} by agents, {held} writes \
+             held; {seen} versions looked at, none with a duplicate"
+        );
+        let verdict = verdict(all, SHORT)?;
+        ensure!(verdict.holders.len() >= freezes, "the lease changed hands {} times", verdict.holders.len());
+        Ok(())
+    })
+}
+
+#[test]
+fn an_operator_that_is_killed_at_any_instant_is_followed_by_one_that_ends_its_work() -> Result<()> {
+    let kills = if is_long() { 200 } else { 15 };
+    Replicas::test("killed", 1, |all| {
+        let seed = seed();
+        let mut random = Random::new(seed);
+        let agents = StandIn::start(all.control_plane())?;
+        let census = Census::start(all.control_plane())?;
+        let mut history = History::begin(all.client(), seed)?;
+        let (mut changes, mut led) = (0, 0);
+        for _ in 0..kills {
+            all.start(1, &flags(&SHORT_LEASE))?;
+            // Some end before they lead.
+            if random.chance(90) {
+                all.wait_leads(1, BEGIN)?;
+                led += 1;
+            }
+            for _ in 0..random.below(20) {
+                history.step(all.client())?;
+                changes += 1;
+            }
+            std::thread::sleep(Duration::from_micros(random.below(200_000)));
+            all.kill(1)?;
+            release(all)?;
+        }
+        all.start(1, &flags(&SHORT_LEASE))?;
+        all.wait_leads(1, BEGIN)?;
+        all.wait_agreement(DONE)?;
+        let (written, seen) = (agents.end()?, census.end()?);
+        all.wait_agreement(DONE)?;
+        eventually(DONE, "nothing to be left to do", || {
+            let plan = all.plan(&flags(&[]))?;
+            ensure!(plan.is_empty(), "there is: {plan:#?}");
+            Ok(())
+        })?;
+        println!(
+            "killed {kills} times, {led} of them as leader, in {changes} changes, {written} by agents; {seen} versions \
+             looked at, none with a duplicate; nothing is left to do"
+        );
+        Ok(())
+    })
+}
+
+/// Nobody waits for a lease whose holder is dead.
+fn release(all: &Replicas) -> Result<()> {
+    let Ok(lease) = all.lease() else { return Ok(()) };
+    let name = lease["metadata"]["name"].as_str().context("no name")?;
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}");
+    let patch = json!({"spec": {"holderIdentity": ""}});
+    all.client().request(Method::PATCH, &path, "application/merge-patch+json", Some(&patch)).map(drop)
+}
