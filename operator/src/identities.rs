@@ -64,6 +64,8 @@ pub struct Identities {
     metrics: Metrics,
     last_error: Option<String>,
     failures: u64,
+    /// Why those of [`State::Refused`] are.
+    refused: BTreeMap<Labels, String>,
     is_stopped: bool,
     /// Something changed since troubles were told.
     is_untold: bool,
@@ -84,6 +86,8 @@ enum State {
     UnderWay,
     /// Its claim found no free number, or lost the one it had, and goes on by itself.
     Stuck,
+    /// The API server keeps on refusing it; its claim goes on by itself, and others have its place.
+    Refused,
     Held,
 }
 
@@ -103,6 +107,7 @@ impl Identities {
             metrics,
             last_error: None,
             failures: 0,
+            refused: BTreeMap::new(),
             is_stopped: false,
             is_untold: false,
         }
@@ -149,9 +154,12 @@ impl Identities {
             News::Obstacle(reason) => {
                 self.failures += 1;
                 self.metrics.failed();
-                self.last_error = Some(reason);
+                self.last_error = Some(reason.clone());
                 if self.allocator.is_exhausted(&labels) {
                     self.set(&labels, State::Stuck, now);
+                } else if self.allocator.is_refused(&labels) {
+                    self.set(&labels, State::Refused, now);
+                    self.refused.insert(labels, reason);
                 }
             }
         }
@@ -167,11 +175,12 @@ impl Identities {
     pub fn status(&self) -> status::Controller {
         let count = |state: State| self.work.values().filter(|work| work.state == state).count();
         let state = format!(
-            "{} label sets of pods: {} have their identity, {} under way, {} wait; {} numbers are free",
+            "{} label sets of pods: {} have their identity, {} under way, {} wait, {} are refused; {} numbers are free",
             self.work.len(),
             count(State::Held),
             self.under_way,
             count(State::Waiting) + count(State::Stuck),
+            self.refused.len(),
             self.allocator.free(),
         );
         status::Controller {
@@ -191,8 +200,27 @@ impl Identities {
         std::mem::take(&mut self.is_untold).then(|| self.troubles())
     }
 
-    /// Namespaces whose pods wait for a free number.
+    /// Namespaces whose pods get no identity.
     pub fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = self.exhausted();
+        let mut refused: BTreeMap<Arc<str>, (usize, &str)> = BTreeMap::new();
+        for (labels, reason) in &self.refused {
+            refused.entry(labels.namespace().cloned().unwrap_or_default()).or_insert((0, reason)).0 += 1;
+        }
+        troubles.extend(refused.into_iter().map(|(namespace, (count, reason))| Trouble {
+            kind: Kind::Namespace,
+            object: namespace.to_string(),
+            uid: String::new(),
+            reason: "IdentitiesRefused",
+            message: format!(
+                "{count} label sets of its pods get no identity, for the API server refuses it; one was told: {reason}"
+            ),
+        }));
+        troubles
+    }
+
+    /// Namespaces whose pods wait for a free number.
+    fn exhausted(&self) -> Vec<Trouble> {
         let free = self.allocator.free();
         if free > self.reserve {
             return Vec::new();
@@ -271,10 +299,11 @@ impl Identities {
 
     fn forget(&mut self, labels: &Labels) {
         let Some(work) = self.work.remove(labels) else { return };
+        self.refused.remove(labels);
         match work.state {
             State::Waiting => self.queue.remove(work.rank, labels),
             State::UnderWay => self.under_way -= 1,
-            State::Stuck | State::Held => {}
+            State::Stuck | State::Refused | State::Held => {}
         }
         if work.state != State::Waiting {
             self.allocator.release(labels);
@@ -316,6 +345,9 @@ impl Identities {
         let since = std::mem::replace(&mut work.since, now.monotonic);
         if before == State::UnderWay {
             self.under_way -= 1;
+        }
+        if state != State::Refused {
+            self.refused.remove(labels);
         }
         if state == State::Held && before != State::Held {
             self.metrics.held(now.monotonic.saturating_sub(since));

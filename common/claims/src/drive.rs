@@ -9,6 +9,7 @@ use portway_model::labels::Labels;
 use portway_runtime::kubernetes::RequestError;
 use tokio::time::sleep;
 
+use crate::holding::may_have_happened;
 use crate::requests::Found;
 use crate::{Allocator, Change, News, Source};
 
@@ -76,7 +77,7 @@ impl Allocator {
                         self.room.end(serial);
                     }
                 }
-                holding.failures = 0;
+                holding.succeeded();
                 holding.tell(action, outcome);
                 holding.end(&self.observed.seen(labels));
                 self.drive(labels);
@@ -84,6 +85,9 @@ impl Allocator {
             Err(error) => {
                 self.counts.retries += 1;
                 let pause = holding.failed(action, &error);
+                if matches!(action, Action::Create { .. }) && !may_have_happened(&error) {
+                    self.room.end(serial);
+                }
                 self.changes.push_back(Change {
                     labels: labels.clone(),
                     news: News::Obstacle(format!("CiliumIdentities: {error}")),

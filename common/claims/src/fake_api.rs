@@ -26,6 +26,8 @@ struct State {
     dropped: Option<(String, String)>,
     /// Answers to the next requests.
     refusals: VecDeque<u16>,
+    /// What no body may have in it.
+    denied: Option<String>,
 }
 
 impl FakeApi {
@@ -61,6 +63,11 @@ impl FakeApi {
     /// The next requests are answered so.
     pub fn refuse(&self, codes: &[u16]) {
         self.0.lock().unwrap().refusals.extend(codes);
+    }
+
+    /// Every write with this in it is denied, as by an admission policy; `None`: none is.
+    pub fn deny(&self, text: Option<&str>) {
+        self.0.lock().unwrap().denied = text.map(str::to_owned);
     }
 
     /// The field of every object is dropped, as by a definition without it.
@@ -111,6 +118,8 @@ impl FakeApi {
 
     fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, String) {
         let mut state = self.0.lock().unwrap();
+        let is_denied = |text: &String| String::from_utf8_lossy(body).contains(text);
+        let is_denied = state.denied.as_ref().is_some_and(is_denied);
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if *method == Method::GET {
             state.reads += 1;
@@ -119,6 +128,9 @@ impl FakeApi {
         }
         if let Some(code) = state.refusals.pop_front() {
             return status(code);
+        }
+        if is_denied {
+            return status(403);
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let held = state.objects.get(path).cloned();

@@ -26,6 +26,10 @@ const WAITS: &str =
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// Of a keeper that is refused: there may be thousands, and others need requests, too.
+const LONGEST_PAUSE_OF_REFUSED: Duration = Duration::from_secs(60);
+/// So many answers one after the other that say no are no coincidence.
+const REFUSALS: u32 = 3;
 
 /// A label set that is held.
 pub(super) struct Holding {
@@ -41,7 +45,11 @@ pub(super) struct Holding {
     is_doubted: bool,
     pub(super) is_exhausted: bool,
     /// Requests that failed one after the other.
-    pub(super) failures: u32,
+    failures: u32,
+    /// Of them those that the server answered.
+    refusals: u32,
+    /// What comes after an obstacle is told, be it what was told before.
+    was_obstructed: bool,
     /// Its number is from before a restart and was not looked for yet.
     restored: bool,
     /// The version in which an answer has shown its identity, until the watch has told as much.
@@ -105,6 +113,8 @@ impl Holding {
             is_doubted: false,
             is_exhausted: false,
             failures: 0,
+            refusals: 0,
+            was_obstructed: false,
             restored: false,
             answered: None,
             keeps: false,
@@ -256,7 +266,7 @@ impl Holding {
             | Action::Confirm { .. }
             | Action::Get { .. } => return news,
         };
-        if self.told != told {
+        if std::mem::take(&mut self.was_obstructed) || self.told != told {
             self.told = told;
             news.push(more);
         }
@@ -285,10 +295,25 @@ impl Holding {
             self.tell(action, Outcome::Unknown);
         }
         self.failures = self.failures.saturating_add(1);
-        let pause = SHORTEST_PAUSE * (1 << self.failures.min(6).saturating_sub(1));
+        self.was_obstructed = true;
+        // One that is asked to wait is not refused.
+        if error.code().is_some_and(|code| code != 429) {
+            self.refusals = self.refusals.saturating_add(1);
+        }
+        let longest = if self.keeps && self.is_refused() { LONGEST_PAUSE_OF_REFUSED } else { LONGEST_PAUSE };
+        let pause = SHORTEST_PAUSE * (1 << self.failures.min(9).saturating_sub(1));
         // Agents that failed together do not come back together.
         let spread = u32::try_from(RandomState::new().hash_one(self.serial) % 100).unwrap_or(0);
-        pause.min(LONGEST_PAUSE) * (50 + spread / 2) / 100
+        pause.min(longest) * (50 + spread / 2) / 100
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        (self.failures, self.refusals) = (0, 0);
+    }
+
+    /// Its requests are answered, and in vain.
+    pub(super) const fn is_refused(&self) -> bool {
+        self.refusals >= REFUSALS
     }
 
     pub(super) fn pause_is_over(&mut self) {
@@ -299,7 +324,7 @@ impl Holding {
 }
 
 /// Whether a write may have been done, or may still be.
-fn may_have_happened(error: &RequestError) -> bool {
+pub(super) fn may_have_happened(error: &RequestError) -> bool {
     match error {
         RequestError::Unreachable { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. } => true,
         RequestError::Status { code, .. } => *code >= 500,

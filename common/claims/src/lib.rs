@@ -177,6 +177,11 @@ impl Allocator {
         self.held.get(labels).is_some_and(|holding| holding.is_exhausted)
     }
 
+    /// The API server keeps on refusing what the label set needs; it is tried for ever, more and more seldom.
+    pub fn is_refused(&self, labels: &Labels) -> bool {
+        self.held.get(labels).is_some_and(Holding::is_refused)
+    }
+
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -240,6 +240,27 @@ async fn an_identity_that_an_agent_makes_is_held_and_a_mark_on_it_goes() {
     assert_eq!(rig.api.get(&path).unwrap()["metadata"]["annotations"], json!({}));
 }
 
+#[tokio::test]
+async fn label_sets_that_the_api_server_refuses_do_not_keep_others_from_their_numbers() {
+    let mut rig = Rig::new(all()).await;
+    rig.api.deny(Some("kube-system"));
+    rig.pods(&[apps("kube-system", 0..UNDER_WAY + 8), apps("shop", 0..5)].concat());
+    timeout(PATIENCE, rig.settle()).await.expect("those that are refused hold no place");
+    assert_eq!((rig.count(State::Held), rig.count(State::Refused)), (5, UNDER_WAY + 8));
+    assert_eq!(rig.identities.allocator.free(), all().count() as usize - 5, "they keep no numbers");
+    let troubles = rig.identities.troubles();
+    let [Trouble { object, reason, message, .. }] = &troubles[..] else { panic!("{troubles:?}") };
+    assert_eq!((object.as_str(), *reason), ("kube-system", "IdentitiesRefused"));
+    assert!(message.starts_with("40 label sets") && message.contains("403"), "{message}");
+    rig.api.deny(None);
+    while rig.count(State::Held) < UNDER_WAY + 13 {
+        let change = timeout(PATIENCE, rig.identities.next()).await.expect("a change");
+        let now = rig.now();
+        rig.identities.take(change, now);
+    }
+    assert_eq!(rig.identities.troubles(), []);
+}
+
 /// Two operators that both believe they lead, with watches that tell late, while pods come and go and identities vanish.
 #[tokio::test]
 async fn two_operators_make_no_duplicates() {
