@@ -2,7 +2,8 @@
 //!
 //! Rounds are some minutes apart. A pod is there before its endpoint is; but what is known of pods may be older than what is
 //! known of endpoints. So an endpoint is judged only by what is known of pods as of its own version or later; and it
-//! goes if it is the second round that finds it so, or if it is older than a minute. Its UID and version are the
+//! goes if it is the second round that finds it so, or if it is older than a minute; while nothing is heard of pods, none
+//! goes. Its UID and version are the
 //! delete's precondition, so that one that comes late never hits the object of a pod that has the name by now
 //! (cilium/cilium#27123).
 
@@ -76,6 +77,9 @@ impl Controller for EndpointGc {
 
     /// O(endpoints) in a round, else O(those that are to go).
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
+        if !observed.is_fresh(Kind::Pod, now) {
+            return Plan::default();
+        }
         if now.monotonic >= self.next {
             self.next = now.monotonic + self.config.interval;
             self.round(observed, now);

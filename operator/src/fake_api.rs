@@ -143,7 +143,7 @@ pub(crate) struct Replica {
 impl Replica {
     /// It lists everything.
     pub(crate) fn new(api: &FakeApi) -> Self {
-        let mut observed = Observed::default();
+        let mut observed = Observed::fresh();
         for kind in Kind::ALL {
             observed.take(kind, WatchEvent::ListBegins);
             observed.take(kind, WatchEvent::Listed(api.all(kind).map(raw).collect()));

@@ -22,8 +22,16 @@ pub use node::{Condition, Node, NodeAddress, Taint};
 pub use pod::{Phase, Pod};
 pub use store::{Change, Misfit, Observable, Store};
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use portway_runtime::kubernetes::WatchEvent;
 use serde::Serialize;
+
+use crate::controller::Now;
+
+/// A kind of which nothing was heard for longer may be other than is known. The API server sends a bookmark each minute.
+pub const STALE: Duration = Duration::from_secs(90);
 
 /// The kinds that the operator reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -107,6 +115,8 @@ pub struct Observed {
     pub endpoints: Store<CiliumEndpoint>,
     pub slices: Store<CiliumEndpointSlice>,
     pub pool: Store<ClusterPool>,
+    /// When the watches were last told something, by the monotonic clock.
+    heard: BTreeMap<Kind, Duration>,
 }
 
 impl Observed {
@@ -124,7 +134,39 @@ impl Observed {
         }
     }
 
-    /// All objects of the kind were told once.
+    /// The watch of a kind was told something at `at`, by the monotonic clock. True if that makes the kind fresh, which
+    /// calls for a turn of all that look at it.
+    pub fn hear(&mut self, kind: Kind, at: Duration, now: Now) -> bool {
+        let was_fresh = self.is_fresh(kind, now);
+        self.heard.insert(kind, at);
+        !was_fresh && self.is_fresh(kind, now)
+    }
+
+    /// Whether what is known of the kind is what is: its watch has told everything and lives. Only then does it mean
+    /// anything that an object is not known, and only by its name: [`Store::is_there`], [`Store::misfits`].
+    pub fn is_fresh(&self, kind: Kind, now: Now) -> bool {
+        let heard = self.heard.get(&kind);
+        self.is_synced(kind) && heard.is_some_and(|heard| now.monotonic.saturating_sub(*heard) <= STALE)
+    }
+
+    /// Whether all of them are.
+    pub fn are_fresh(&self, kinds: &[Kind], now: Now) -> bool {
+        kinds.iter().all(|kind| self.is_fresh(*kind, now))
+    }
+
+    /// Of a cluster in which nothing is, heard of for ever.
+    #[cfg(test)]
+    pub(crate) fn fresh() -> Self {
+        let mut observed =
+            Self { heard: Kind::ALL.map(|kind| (kind, Duration::MAX)).into(), ..Self::default() };
+        for kind in Kind::ALL {
+            observed.take(kind, WatchEvent::ListBegins);
+            observed.take(kind, WatchEvent::ListEnds { version: 0 });
+        }
+        observed
+    }
+
+    /// All objects of the kind were told once, and the API server still knows it.
     pub const fn is_synced(&self, kind: Kind) -> bool {
         match kind {
             Kind::Pod => self.pods.is_synced(),
@@ -180,7 +222,7 @@ impl Observed {
         }
     }
 
-    /// Objects of the kind that cannot be read.
+    /// Objects of the kind that cannot be read: they are there, and nothing is known of them.
     pub fn misfits(&self, kind: Kind) -> Vec<&Misfit> {
         match kind {
             Kind::Pod => self.pods.misfits().collect(),

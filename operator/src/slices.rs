@@ -88,7 +88,9 @@ impl Controller for Slices {
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         self.refused.forget_gone(|name| observed.slices.is_there(name));
-        let planned = plan(observed, self.config.filling, &|name| self.refused.is_avoided(name));
+        let may_take_out = observed.are_fresh(&[Kind::CiliumEndpoint, Kind::CiliumEndpointSlice], now);
+        let is_avoided = |name: &str| self.refused.is_avoided(name);
+        let planned = plan(observed, self.config.filling, may_take_out, &is_avoided);
         self.remember(&planned, now);
         Plan { writes: planned.into_iter().map(|planned| planned.write).collect(), ..Plan::default() }
     }

@@ -54,6 +54,8 @@ pub struct Leadership {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Watch {
     pub objects: u64,
+    /// Its watch was told something lately; else no controller deletes because an object is not known.
+    pub fresh: bool,
     #[serde(flatten)]
     pub watch: WatchStatus,
 }

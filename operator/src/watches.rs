@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use portway_runtime::kubernetes::{Client, Resource, Watch, WatchEvent, WatchOptions, WatchStatus};
 use tokio::sync::{Notify, mpsc};
@@ -34,6 +35,12 @@ pub struct Watches {
 pub struct Shown(Arc<Mutex<BTreeMap<Kind, Watch>>>);
 
 impl Shown {
+    /// How long ago each of them was told something; see [`Watch::unheard`].
+    pub fn unheard(&self) -> Vec<(Kind, Duration)> {
+        let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.iter().filter_map(|(kind, watch)| Some((*kind, watch.unheard()?))).collect()
+    }
+
     /// In the order of the kinds.
     pub fn status(&self) -> Vec<(Kind, WatchStatus)> {
         let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -237,7 +237,10 @@ fn is_gone(error: &RequestError) -> bool {
 impl Known {
     fn take(&self, event: &WatchEvent) -> Result<()> {
         match event {
-            WatchEvent::ListBegins | WatchEvent::ListEnds { .. } => {}
+            WatchEvent::ListBegins
+            | WatchEvent::ListEnds { .. }
+            | WatchEvent::Bookmark { .. }
+            | WatchEvent::KindGone => {}
             WatchEvent::Listed(objects) => objects.iter().try_for_each(|object| self.there(object.get()))?,
             WatchEvent::Applied { object, .. } => self.there(object.get())?,
             WatchEvent::Deleted { object, .. } => {

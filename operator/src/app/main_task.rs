@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use portway_claims::Change;
-use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Fence, Leadership, Reporter};
+use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Fence, Leadership, Reporter, WatchEvent};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
@@ -141,6 +141,7 @@ impl MainTask {
     /// Does what is due; when to come again.
     fn step(&mut self) -> Option<Duration> {
         let now = self.now();
+        self.hear(now);
         match &mut self.phase {
             Phase::Leading(term) => {
                 let next = term.executor.step(&self.observed, now);
@@ -161,6 +162,16 @@ impl MainTask {
                 Some(Duration::ZERO)
             }
             Phase::Stopping(_) | Phase::Standby => None,
+        }
+    }
+
+    /// Takes note of when the watches were told something.
+    fn hear(&mut self, now: Now) {
+        for (kind, unheard) in self.inputs.watches.shown().unheard() {
+            let is_fresh_again = self.observed.hear(kind, now.monotonic.saturating_sub(unheard), now);
+            if is_fresh_again && let Phase::Leading(term) = &mut self.phase {
+                term.executor.note(kind);
+            }
         }
     }
 
@@ -246,8 +257,9 @@ impl MainTask {
         let mut seen = 0;
         while let Some((name, event)) = told {
             if let Some(kind) = watches::kind(name) {
+                let is_change = !matches!(event, WatchEvent::Bookmark { .. });
                 self.observed.take(kind, event);
-                if let Phase::Leading(term) = &mut self.phase {
+                if is_change && let Phase::Leading(term) = &mut self.phase {
                     term.executor.note(kind);
                 }
                 self.inputs.objects.set(kind, self.observed.len(kind));
@@ -287,7 +299,11 @@ impl MainTask {
             leadership: self.leadership(),
             api_server: client.status(),
             watches: shown
-                .map(|(kind, watch)| status::Watch { objects: self.observed.len(kind) as u64, watch })
+                .map(|(kind, watch)| {
+                    let (objects, fresh) =
+                        (self.observed.len(kind) as u64, self.observed.is_fresh(kind, self.now()));
+                    status::Watch { objects, fresh, watch }
+                })
                 .collect(),
             missing_kinds: watches.missing().map(Kind::name).collect(),
             controllers,

@@ -104,7 +104,7 @@ async fn planned(config: &Config) -> anyhow::Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// Lists every kind.
+/// Lists every kind, which are all fresh at the time zero.
 async fn observe(client: Client, config: &Config, kinds: &[Kind]) -> Observed {
     let (_watches, mut told) = Watches::of_known(client, &config.namespace, kinds);
     let mut observed = Observed::default();
@@ -113,6 +113,9 @@ async fn observe(client: Client, config: &Config, kinds: &[Kind]) -> Observed {
         if let Some(kind) = watches::kind(name) {
             observed.take(kind, event);
         }
+    }
+    for kind in kinds {
+        observed.hear(*kind, Duration::ZERO, Now { wall: Duration::ZERO, monotonic: Duration::ZERO });
     }
     observed
 }

@@ -48,7 +48,7 @@ fn deleted(plan: &Plan) -> Vec<(&str, &str, Option<u64>)> {
 
 #[test]
 fn endpoints_go_whose_pod_is_gone_or_over_or_another_one() {
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     for (name, uid, phase) in [
         ("runs", "1", "Running"),
         ("done", "2", "Succeeded"),
@@ -83,7 +83,7 @@ fn endpoints_go_whose_pod_is_gone_or_over_or_another_one() {
 #[test]
 fn a_young_endpoint_is_given_a_second_round() {
     let young = json!({"creationTimestamp": "2026-11-30T09:59:30Z"});
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     endpoint(&mut observed, "x", "1", young.clone());
     let mut gc = gc();
     assert_eq!(deleted(&gc.plan(&observed, at(0))), []);
@@ -94,7 +94,7 @@ fn a_young_endpoint_is_given_a_second_round() {
     // Of another object of that name it is the first round.
     let mut gc = self::gc();
     gc.plan(&observed, at(0));
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     endpoint(&mut observed, "x", "2", json!({"creationTimestamp": "2026-11-30T10:04:30Z"}));
     assert_eq!(deleted(&gc.plan(&observed, at(300))), []);
     // The pod is told in between.
@@ -104,14 +104,14 @@ fn a_young_endpoint_is_given_a_second_round() {
 
 #[test]
 fn what_is_to_go_is_tried_until_it_is_gone_and_spared_if_its_pod_comes() {
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     for name in ["x", "y", "z"] {
         endpoint(&mut observed, name, "1", json!({}));
     }
     let mut gc = gc();
     assert_eq!(deleted(&gc.plan(&observed, at(0))).len(), 3);
     // Of the next turn, long before the next round: x was deleted, of y there is another one, z is refused.
-    let mut later = Observed::default();
+    let mut later = Observed::fresh();
     endpoint(&mut later, "y", "2", json!({}));
     endpoint(&mut later, "z", "1", json!({"resourceVersion": "8"}));
     endpoint(&mut later, "w", "1", json!({}));
@@ -124,7 +124,7 @@ fn what_is_to_go_is_tried_until_it_is_gone_and_spared_if_its_pod_comes() {
 fn what_was_deleted_is_counted() {
     let registry = prometheus::Registry::new();
     let mut gc = EndpointGc::new(Config { interval: INTERVAL }, Metrics::new(&registry).unwrap());
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     endpoint(&mut observed, "x", "1", json!({}));
     let write = gc.plan(&observed, at(0)).writes.remove(0);
     for outcome in [Outcome::Done { version: 0 }, Outcome::Late, Outcome::Failed("no".to_owned())] {
@@ -140,7 +140,7 @@ fn what_was_deleted_is_counted() {
 /// The watch of pods stands still, that of endpoints goes on.
 #[test]
 fn an_endpoint_is_not_judged_by_what_was_known_of_pods_before_it() {
-    let mut observed = Observed::default();
+    let mut observed = Observed::fresh();
     endpoint(&mut observed, "x", "1", json!({"resourceVersion": "51"}));
     let mut gc = gc();
     for round in 0..3 {
@@ -148,4 +148,21 @@ fn an_endpoint_is_not_judged_by_what_was_known_of_pods_before_it() {
     }
     observed.pods.take(WatchEvent::ListEnds { version: 51 });
     assert_eq!(deleted(&gc.plan(&observed, at(900))).len(), 1);
+}
+
+#[test]
+fn nothing_goes_while_nothing_is_heard_of_pods() {
+    let mut observed = Observed::fresh();
+    endpoint(&mut observed, "x", "1", json!({}));
+    observed.hear(Kind::Pod, at(0).monotonic, at(0));
+    let mut gc = gc();
+    assert_eq!(gc.plan(&observed, at(91)), Plan::default());
+    assert!(observed.hear(Kind::Pod, at(92).monotonic, at(92)), "it calls for a turn");
+    assert_eq!(deleted(&gc.plan(&observed, at(93))).len(), 1);
+    // What is to go is spared too.
+    assert_eq!(gc.plan(&observed, at(200)), Plan::default());
+    // The definition of pods is gone, so to say.
+    observed.hear(Kind::Pod, at(300).monotonic, at(300));
+    observed.take(Kind::Pod, WatchEvent::KindGone);
+    assert_eq!(gc.plan(&observed, at(300)), Plan::default());
 }

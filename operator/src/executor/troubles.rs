@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
 
 use portway_runtime::kubernetes::{EventRecorder, EventType, Regarding};
 
@@ -40,9 +41,10 @@ impl Told {
         let before = std::mem::take(&mut self.0);
         for trouble in troubles {
             let key = (trouble.kind, trouble.object.clone(), trouble.uid.clone(), trouble.reason);
-            if !self.0.contains_key(&key) {
-                let is_told = before.get(&key).is_some_and(|entry| entry.is_told) || tell(&trouble);
-                self.0.insert(key, Entry { trouble, is_told });
+            if let MapEntry::Vacant(vacant) = self.0.entry(key) {
+                let was_told = before.get(vacant.key()).is_some_and(|entry| entry.is_told);
+                let is_told = was_told || tell(&trouble);
+                vacant.insert(Entry { trouble, is_told });
             }
         }
     }

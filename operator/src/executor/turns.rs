@@ -140,8 +140,9 @@ impl Turns {
 
     /// Moves on where what was waited for is there.
     fn look(&mut self, observed: &Observed, now: Now) {
+        let is_synced = self.controller.kinds().iter().all(|kind| observed.is_synced(*kind));
         let is_over = match &mut self.state {
-            State::Unsynced => self.controller.kinds().iter().all(|kind| observed.is_synced(*kind)),
+            State::Unsynced => is_synced,
             State::Seeing { wait_for, until } => {
                 wait_for.retain(|sight| !sight.is_had(observed));
                 let is_late = now.monotonic >= *until && !wait_for.is_empty();
@@ -159,6 +160,9 @@ impl Turns {
         };
         if is_over {
             self.state = State::Idle;
+        }
+        if !is_synced && matches!(self.state, State::Idle) {
+            self.state = State::Unsynced;
         }
     }
 

@@ -60,7 +60,7 @@ impl<T: Observable> Store<T> {
         self.by_name.get(name)
     }
 
-    /// In the order of their names.
+    /// Those that can be read, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.by_name.values()
     }
@@ -83,7 +83,7 @@ impl<T: Observable> Store<T> {
         self.misfits.values()
     }
 
-    /// All of them were told once.
+    /// All of them were told once, and the API server still knows the kind.
     pub const fn is_synced(&self) -> bool {
         self.is_synced
     }
@@ -114,6 +114,14 @@ impl<T: Observable> Store<T> {
             WatchEvent::Deleted { object, version } => {
                 self.version = self.version.max(version);
                 self.remove(&identity(object.get()).0)
+            }
+            WatchEvent::Bookmark { version } => {
+                self.version = self.version.max(version);
+                Vec::new()
+            }
+            WatchEvent::KindGone => {
+                self.is_synced = false;
+                Vec::new()
             }
         }
     }

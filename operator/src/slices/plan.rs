@@ -49,12 +49,21 @@ pub struct Planned {
     pub left: usize,
 }
 
-/// What is to be written, the most urgent first. Slices that are `avoided` get no other endpoints than they have.
-/// O(n log n) in endpoints and elements of slices.
-pub fn plan(observed: &Observed, filling: Filling, avoided: &dyn Fn(&str) -> bool) -> Vec<Planned> {
+/// What is to be written, the most urgent first. Nothing is taken out unless it `may`: what is known of endpoints and of
+/// slices has to be fresh for that. Slices that are `avoided` get no other endpoints than they have. O(n log n) in
+/// endpoints and elements of slices.
+pub fn plan(
+    observed: &Observed,
+    filling: Filling,
+    may_take_out: bool,
+    avoided: &dyn Fn(&str) -> bool,
+) -> Vec<Planned> {
     let endpoints: Vec<&CiliumEndpoint> = observed.endpoints.iter().map(AsRef::as_ref).collect();
     let slices: Vec<&CiliumEndpointSlice> = observed.slices.iter().map(AsRef::as_ref).collect();
-    let seats = Seats::assign(observed, &endpoints, &slices, filling.mode);
+    let mut seats = Seats::assign(observed, &endpoints, &slices, filling.mode);
+    if !may_take_out {
+        seats.keep_all();
+    }
     let layout = Layout::find(observed, &endpoints, &slices, &seats, filling, avoided);
     let mut planned = Vec::new();
     for (n, slice) in slices.iter().enumerate() {

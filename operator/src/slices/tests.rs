@@ -314,8 +314,31 @@ fn five_thousand_endpoints_in_a_thousand_slices_are_planned_in_no_time() {
     }
     let observed = api.observed();
     let began = Instant::now();
-    let planned = plan(&observed, filling, &|_| false);
+    let planned = plan(&observed, filling, true, &|_| false);
     let took = began.elapsed();
     assert!(planned.len() > 400, "{}", planned.len());
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// Of endpoints that are not known while no watch tells of them nothing can be said; those that are known are told all
+/// the same.
+#[test]
+fn nothing_is_taken_out_while_nothing_is_heard_of_endpoints_or_of_slices() {
+    let mut api = api(&[("a/1", 300), ("a/2", 300), ("b/1", 301)]);
+    api.settle(FCFS);
+    api.endpoints.remove("a/1");
+    api.endpoints.remove("b/1");
+    api.make("c/1", 302, "10.0.9.1");
+    let at = |seconds| Now { wall: Duration::ZERO, monotonic: Duration::from_secs(seconds) };
+    for silent in [Kind::CiliumEndpoint, Kind::CiliumEndpointSlice] {
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let limits = RateLimits::flat(10.0, 20).unwrap();
+        let mut slices = Slices::new(Config { filling: FCFS, limits }, metrics);
+        let mut observed = api.observed();
+        observed.hear(silent, Duration::from_secs(10), at(10));
+        let writes = slices.plan(&observed, at(101)).writes;
+        assert!(matches!(&writes[..], [Write { change: Change::Create(_), .. }]), "{writes:?}");
+        assert!(observed.hear(silent, Duration::from_secs(102), at(102)));
+        assert_eq!(slices.plan(&observed, at(102)).writes.len(), 3);
+    }
 }

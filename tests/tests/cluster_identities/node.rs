@@ -248,6 +248,7 @@ impl Following {
             }
             WatchEvent::Applied { object, .. } => one(Watched::Applied(object.get())),
             WatchEvent::Deleted { object, .. } => one(Watched::Deleted(object.get())),
+            WatchEvent::Bookmark { .. } | WatchEvent::KindGone => {}
         }
     }
 }

@@ -100,6 +100,8 @@ impl Kinds {
                 one(Watched::Deleted(object.get()));
                 self.last_change = Some(Instant::now());
             }
+            // What was told stays in force.
+            WatchEvent::Bookmark { .. } | WatchEvent::KindGone => {}
         }
         bytes
     }

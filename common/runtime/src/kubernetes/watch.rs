@@ -70,6 +70,13 @@ pub enum WatchEvent {
         object: Box<RawValue>,
         version: u64,
     },
+    /// Everything up to this version was told.
+    Bookmark {
+        version: u64,
+    },
+    /// The server does not know the kind of which it told a list before: its definition is gone. What was told is as it
+    /// may have been; a list follows where the kind is made again.
+    KindGone,
 }
 
 /// Limits of a watch. The defaults are right for a real API server.
@@ -122,7 +129,7 @@ pub enum WatchState {
 pub struct WatchStatus {
     pub kind: &'static str,
     pub state: WatchState,
-    /// A list has been told to its end.
+    /// A list has been told to its end, and the server still knows the kind.
     pub synced: bool,
     /// Seconds since the server last showed that this watch lives: an answer, an event or a bookmark.
     pub age_seconds: f64,
@@ -172,6 +179,12 @@ impl Watch {
 
     pub fn status(&self) -> WatchStatus {
         self.task.report.status()
+    }
+
+    /// How long ago this watch was told something: an event, a bookmark, the end of a list. It is zero while a watch is
+    /// open of a kind of which nothing is ever heard. `None`: no list has been told, or the server knows the kind no more.
+    pub fn unheard(&self) -> Option<Duration> {
+        self.task.report.unheard()
     }
 
     /// Lists again, soon: for whoever knows that what was told is not what is.

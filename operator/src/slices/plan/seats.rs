@@ -71,6 +71,13 @@ impl Seats {
         all
     }
 
+    /// What would go stays as it is.
+    pub(super) fn keep_all(&mut self) {
+        for fate in self.fates.iter_mut().flatten().filter(|fate| **fate == Fate::Out) {
+            *fate = Fate::AsItIs;
+        }
+    }
+
     /// Whose each element is.
     fn find(observed: &Observed, endpoints: &[&CiliumEndpoint], slices: &[&CiliumEndpointSlice]) -> Self {
         let names = endpoints.iter().enumerate();

@@ -117,7 +117,7 @@ impl Api {
     }
 
     pub(super) fn observed(&self) -> Observed {
-        let mut observed = Observed::default();
+        let mut observed = Observed::fresh();
         for object in self.namespaces.values() {
             observed.namespaces.apply(&object.to_string());
         }
@@ -131,7 +131,7 @@ impl Api {
     }
 
     pub(super) fn plan(&self, filling: Filling) -> Vec<Planned> {
-        plan(&self.observed(), filling, &|_| false)
+        plan(&self.observed(), filling, true, &|_| false)
     }
 
     /// Turns until nothing is left to do; how many.

@@ -163,6 +163,7 @@ impl Run {
                 }
             }
             WatchEvent::Deleted { version, .. } => self.election.told(now, version, None),
+            WatchEvent::Bookmark { .. } | WatchEvent::KindGone => {}
         }
     }
 

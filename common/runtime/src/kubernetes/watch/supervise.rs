@@ -178,6 +178,9 @@ impl Supervisor {
                     }
                     Err(error) => {
                         self.tell_failure(&error.label(), &error.to_string());
+                        if error.code() == Some(404) && self.report.kind_gone() {
+                            self.tell(WatchEvent::KindGone).await?;
+                        }
                         // The token of a page is good for minutes; then the list has to begin anew.
                         let is_void = next.is_some() && matches!(error.code(), Some(400 | 410));
                         let wait =
@@ -198,10 +201,7 @@ impl Supervisor {
             self.is_after_list = true;
             let version = self.version;
             self.tell(WatchEvent::ListEnds { version }).await?;
-            self.report.change(|status| {
-                status.synced = true;
-                status.version = version;
-            });
+            self.report.listed(version);
             return Ok(());
         }
     }
@@ -282,33 +282,31 @@ impl Supervisor {
 
     /// Tells an event that is news; what comes of it otherwise.
     async fn take(&mut self, event: Event) -> Option<End> {
-        let (event, version) = match event {
-            Event::Applied { object, version } => (Some(WatchEvent::Applied { object, version }), version),
-            Event::Deleted { object, version } => (Some(WatchEvent::Deleted { object, version }), version),
-            Event::Bookmark { version } => (None, version),
+        let (event, version, is_change) = match event {
+            Event::Applied { object, version } => (WatchEvent::Applied { object, version }, version, true),
+            Event::Deleted { object, version } => (WatchEvent::Deleted { object, version }, version, true),
+            Event::Bookmark { version } => (WatchEvent::Bookmark { version }, version, false),
             Event::Error(_) => return None,
         };
         // A bookmark says that everything up to it was told: an event of its version came too late.
-        let is_late = version == self.version && event.is_some() && !self.is_an_events;
+        let is_late = version == self.version && is_change && !self.is_an_events;
         if version < self.version || is_late {
             let error = format!("version {version} came after {}", self.version);
             return Some(End::Relist { reason: "backwards", error: Some(error) });
         }
         self.resuming.reset();
         self.fruitless = 0;
-        self.is_an_events = event.is_some() || (self.is_an_events && version == self.version);
-        if let Some(event) = event {
-            if version == self.version {
-                self.report.change(|status| status.duplicates += 1);
-                return None;
-            }
-            if self.tell(event).await.is_err() {
-                return Some(End::Closed);
-            }
-            self.report.change(|status| status.events += 1);
+        self.is_an_events = is_change || (self.is_an_events && version == self.version);
+        let is_news = version > self.version;
+        if is_news && self.tell(event).await.is_err() {
+            return Some(End::Closed);
         }
+        self.report.change(|status| {
+            status.events += u64::from(is_change && is_news);
+            status.duplicates += u64::from(is_change && !is_news);
+        });
         self.version = version;
-        self.report.change(|status| status.version = version);
+        self.report.heard(version);
         None
     }
 
@@ -348,6 +346,10 @@ impl Supervisor {
 fn failed(error: &RequestError) -> End {
     if error.code() == Some(410) {
         return End::Relist { reason: "gone", error: Some(error.to_string()) };
+    }
+    // The definition of the kind is gone: the list says so, or what there is of a new one.
+    if error.code() == Some(404) {
+        return End::Relist { reason: "404", error: Some(error.to_string()) };
     }
     End::Failed {
         reason: error.label(),

@@ -94,19 +94,24 @@ fn short(event: &WatchEvent) -> String {
         WatchEvent::ListEnds { version } => format!("end {version}"),
         WatchEvent::Applied { object, version } => format!("+{} {version}", name(object)),
         WatchEvent::Deleted { object, version } => format!("-{} {version}", name(object)),
+        WatchEvent::Bookmark { version } => format!("= {version}"),
+        WatchEvent::KindGone => "kind gone".to_owned(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_told_in_order_and_a_bookmark_moves_the_version_without_a_word() {
+async fn events_are_told_in_order_and_a_bookmark_moves_the_version() {
     let (mut rig, stream) = Rig::watching().await;
     stream.event("ADDED", &object("a", 11));
     stream.event("MODIFIED", &object("a", 12));
     stream.event("DELETED", &object("a", 15));
     assert_eq!(rig.told(3).await, ["+a 11", "+a 12", "-a 15"]);
     stream.event("BOOKMARK", &object("", 40));
+    // The same again is no news.
+    stream.event("BOOKMARK", &object("", 40));
     stream.cut();
     assert_eq!(rig.server.next().await.from(), "40");
+    assert_eq!(rig.told(1).await, ["= 40"]);
     rig.told_nothing_else();
     let status = rig.watch.status();
     assert_eq!((status.version, status.events, status.synced), (40, 3, true));

@@ -88,7 +88,7 @@ async fn a_server_that_fails_is_asked_ever_more_rarely_from_the_same_version() {
     stream.cut();
     let mut waits = Vec::new();
     let mut failed = Instant::now();
-    for code in [500, 502, 503, 504, 500, 500, 403, 404, 500, 500] {
+    for code in [500, 502, 503, 504, 500, 500, 403, 401, 500, 500] {
         let asked = rig.server.next().await;
         assert_eq!(asked.from(), "10");
         waits.push((asked.at - failed).as_secs_f64());
@@ -140,4 +140,45 @@ async fn a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely() {
     }
     assert!(last >= Duration::from_secs(15), "{last:?}");
     assert_eq!(rig.errors("ended"), 8);
+}
+
+/// A definition that is deleted takes its kind with it, and a new one brings it back.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_goes_is_told_once_and_listed_when_it_is_back() {
+    let (mut rig, stream) = Rig::watching().await;
+    stream.cut();
+    rig.server.next().await.status(404, &[]);
+    for _ in 0..3 {
+        let asked = rig.server.next().await;
+        assert!(!asked.is_watch());
+        asked.status(404, &[]);
+    }
+    assert_eq!(rig.told(2).await, ["list", "kind gone"]);
+    rig.told_nothing_else();
+    assert_eq!((rig.watch.status().synced, rig.watch.unheard()), (false, None));
+    rig.server.next().await.json(200, &list(20, &[object("b", 15)]));
+    assert_eq!(rig.told(2).await, ["b", "end 20"]);
+    assert!(rig.watch.status().synced && rig.watch.unheard().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_alone_is_no_news_but_events_and_bookmarks_and_an_open_watch_of_a_quiet_kind_are() {
+    let (mut rig, stream) = Rig::watching().await;
+    let heard = |rig: &Rig| rig.watch.unheard().map(|unheard| unheard.as_secs());
+    assert_eq!(heard(&rig), Some(0));
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(heard(&rig), Some(50));
+    stream.event("BOOKMARK", &object("", 11));
+    assert_eq!(rig.told(1).await, ["= 11"]);
+    assert_eq!(heard(&rig), Some(0));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    stream.cut();
+    let _open = rig.server.next().await.stream();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(heard(&rig) >= Some(31), "{:?}", heard(&rig));
+    // It is silent, which is a fault; the next silence is none, and the watch after that one is of a quiet kind.
+    let _silent = rig.server.next().await.stream();
+    let _quiet = rig.server.next().await.stream();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(heard(&rig), Some(0));
 }

@@ -122,7 +122,7 @@ async fn an_event_that_comes_after_its_own_bookmark_lists_again() {
     stream.event("BOOKMARK", &object("", 11));
     stream.event("ADDED", &object("a", 11));
     rig.server.next().await.json(200, &list(11, &[object("a", 11)]));
-    assert_eq!(rig.told(3).await, ["list", "a", "end 11"]);
+    assert_eq!(rig.told(4).await, ["= 11", "list", "a", "end 11"]);
     assert_eq!((rig.watch.status().relists, rig.errors("backwards")), (1, 1));
 }
 

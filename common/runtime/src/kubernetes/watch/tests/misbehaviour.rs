@@ -206,6 +206,7 @@ impl Held {
             WatchEvent::Deleted { object, .. } => {
                 self.objects.remove(&read(&object).0);
             }
+            WatchEvent::Bookmark { .. } | WatchEvent::KindGone => {}
         }
     }
 }
