@@ -355,6 +355,13 @@ impl Identities {
     }
 }
 
+/// Who leads no more knows nothing of them.
+impl Drop for Identities {
+    fn drop(&mut self) {
+        self.metrics.show(0, 0);
+    }
+}
+
 /// In status and logs.
 pub const NAME: &str = "identities";
 

@@ -114,6 +114,13 @@ fn trouble(reason: &str, cardinality: &Cardinality, observed: &Observed) -> Trou
     }
 }
 
+/// Who leads no more knows nothing of them.
+impl Drop for IdentityAlarm {
+    fn drop(&mut self) {
+        self.metrics.clear();
+    }
+}
+
 impl Controller for IdentityAlarm {
     fn name(&self) -> &'static str {
         "identity-alarm"

@@ -20,7 +20,7 @@ mod pressure;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use portway_datapath::NumericIdentity;
@@ -38,7 +38,7 @@ use pressure::Budget;
 pub use pressure::Limits;
 
 /// Writes of a turn.
-const BATCH: usize = 100;
+const BATCH: usize = 500;
 /// What waits for the budget, or for an object that is left alone, is looked at again after this long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -65,6 +65,9 @@ pub struct IdentityGc {
     metrics: Metrics,
     state: State,
     budget: Budget,
+    /// Identities whose writes failed or came too late, and when: the others go first for an interval.
+    left_out: BTreeMap<String, Duration>,
+    planned_at: Duration,
 }
 
 enum State {
@@ -73,12 +76,10 @@ enum State {
     Round(Round),
 }
 
-/// A round is as many turns as it takes.
+/// A round is as many turns as it takes. One that lasts for an interval is followed by the next without a rest.
 struct Round {
     began: Duration,
     deleted: u64,
-    /// Their writes failed or came too late: they are the next round's.
-    left_out: BTreeSet<String>,
     has_failed: bool,
 }
 
@@ -97,6 +98,8 @@ impl IdentityGc {
             config,
             metrics,
             state: State::Resting(None),
+            left_out: BTreeMap::new(),
+            planned_at: Duration::ZERO,
         }
     }
 
@@ -110,8 +113,10 @@ impl IdentityGc {
     /// Numbers that something names.
     fn used(&mut self, observed: &Observed) -> BTreeSet<NumericIdentity> {
         let endpoints = observed.endpoints.iter().map(|endpoint| endpoint.core.id);
-        let slices = observed.slices.iter().flat_map(|slice| slice.endpoints.iter().map(|core| core.id));
-        let numbers = endpoints.chain(slices).filter_map(|id| u32::try_from(id).ok());
+        // Those that are left of another configuration are nobody's.
+        let slices = observed.slices.iter().filter(|_| self.config.has_slices);
+        let of_slices = slices.flat_map(|slice| slice.endpoints.iter().map(|core| core.id));
+        let numbers = endpoints.chain(of_slices).filter_map(|id| u32::try_from(id).ok());
         let mut used: BTreeSet<_> = numbers.map(NumericIdentity::new).collect();
         if let Some(wishes) = &mut self.wishes {
             wishes.update(observed);
@@ -134,13 +139,7 @@ impl IdentityGc {
     }
 
     /// What is to be written now, unmarks first, then marks, then deletes as far as the budget goes.
-    fn judge(
-        &mut self,
-        observed: &Observed,
-        limits: Limits,
-        left_out: &BTreeSet<String>,
-        now: Now,
-    ) -> Judged {
+    fn judge(&mut self, observed: &Observed, limits: Limits, now: Now) -> Judged {
         let used = self.used(observed);
         // A mark is a second's.
         let seconds = |timeout: Duration| i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX).max(1);
@@ -148,7 +147,7 @@ impl IdentityGc {
         let (mut unmarks, mut marks, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
         for object in observed.identities.iter() {
             let meta = &object.meta;
-            if meta.is_deleting || left_out.contains(&*meta.name) {
+            if meta.is_deleting || self.left_out.contains_key(&*meta.name) {
                 continue;
             }
             let timeout = if is_passed(observed, object) { short } else { whole };
@@ -224,36 +223,47 @@ impl Controller for IdentityGc {
             }
             State::Resting(_) => Round::new(now.monotonic),
         };
-        let Judged { writes, waiting } = self.judge(observed, limits, &round.left_out, now);
-        if writes.is_empty() && waiting == 0 {
-            let took = now.monotonic.saturating_sub(round.began);
+        self.planned_at = now.monotonic;
+        self.left_out.retain(|_, at| now.monotonic < *at + limits.interval);
+        let Judged { writes, waiting } = self.judge(observed, limits, now);
+        let took = now.monotonic.saturating_sub(round.began);
+        let is_over = writes.is_empty() && waiting == 0;
+        if is_over || took >= limits.interval {
             self.metrics.ended(observed.identities.len(), round.deleted, !round.has_failed, took);
+        }
+        if is_over {
             self.state = State::Resting(Some(now.monotonic));
             return Plan { again: Some(limits.interval), ..Plan::default() };
         }
-        self.state = State::Round(round);
+        self.state = State::Round(if took < limits.interval { round } else { Round::new(now.monotonic) });
         Plan { writes, again: Some(PAUSE), ..Plan::default() }
     }
 
     fn done(&mut self, write: &Write, outcome: &Outcome) {
         let is_delete = matches!(write.change, Change::Delete { .. });
-        if is_delete && matches!(outcome, Outcome::Done { .. }) {
+        let is_done = matches!(outcome, Outcome::Done { .. });
+        if is_done && is_delete {
             self.budget.take();
         }
-        let State::Round(round) = &mut self.state else { return };
-        match outcome {
-            Outcome::Done { .. } => round.deleted += u64::from(is_delete),
-            Outcome::Late => drop(round.left_out.insert(write.object.clone())),
-            Outcome::Failed(_) => {
-                round.has_failed = true;
-                round.left_out.insert(write.object.clone());
-            }
+        if !is_done {
+            self.left_out.insert(write.object.clone(), self.planned_at);
         }
+        if let State::Round(round) = &mut self.state {
+            round.deleted += u64::from(is_done && is_delete);
+            round.has_failed |= matches!(outcome, Outcome::Failed(_));
+        }
+    }
+}
+
+/// Who leads no more knows nothing of them.
+impl Drop for IdentityGc {
+    fn drop(&mut self) {
+        self.metrics.clear();
     }
 }
 
 impl Round {
     fn new(now: Duration) -> Self {
-        Self { began: now, deleted: 0, left_out: BTreeSet::new(), has_failed: false }
+        Self { began: now, deleted: 0, has_failed: false }
     }
 }

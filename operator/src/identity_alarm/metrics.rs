@@ -34,6 +34,11 @@ impl Metrics {
         self.capacity.set(count.into());
     }
 
+    /// Of these there is one in the cluster: the leader's.
+    pub(super) fn clear(&self) {
+        [&self.count, &self.capacity, &self.alarm].into_iter().for_each(|gauge| gauge.set(0));
+    }
+
     pub(super) fn show(&self, count: usize, is_alarm: bool) {
         self.count.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.alarm.set(is_alarm.into());

@@ -81,3 +81,20 @@ fn growth_that_ends_soon_is_told_before_half_is_gone() {
     assert_eq!(rig.grow(0, 5), troubles, "it is looked at now and then");
     assert_eq!(rig.grow(0, 700), [], "it has stopped");
 }
+
+#[test]
+fn who_leads_no_more_shows_no_alarm() {
+    let registry = Registry::new();
+    let mut rig = Rig::new();
+    let range = NumberRange::narrowed(0, 300, 1299).unwrap();
+    let metrics = Metrics::new(&registry).unwrap();
+    rig.alarm = IdentityAlarm::new(range, metrics);
+    let shown = || -> f64 {
+        let families = registry.gather();
+        families.iter().flat_map(|family| family.get_metric()).map(|metric| metric.get_gauge().get_value()).sum()
+    };
+    rig.grow(600, 10);
+    assert_eq!(shown(), 1601.0, "600 of 1000, and an alarm");
+    drop(rig);
+    assert_eq!(shown(), 0.0);
+}

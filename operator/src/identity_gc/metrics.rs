@@ -34,6 +34,11 @@ impl Metrics {
         })
     }
 
+    /// Of this there is one in the cluster: the leader's.
+    pub(super) fn clear(&self) {
+        self.entries.reset();
+    }
+
     /// A round has ended.
     pub(super) fn ended(&self, alive: usize, deleted: u64, is_success: bool, took: Duration) {
         let outcome = if is_success { "success" } else { "fail" };

@@ -186,6 +186,56 @@ fn one_that_cannot_be_written_does_not_keep_the_others_from_it() {
     assert_eq!(rig.after(10), ["mark 300"]);
 }
 
+/// Identities come at every turn, so that the round never ends.
+#[test]
+fn one_that_could_not_be_written_is_tried_again_though_new_ones_keep_coming() {
+    let registry = Registry::new();
+    let mut rig = Rig::new(config());
+    rig.gc = IdentityGc::new(config(), Metrics::new(&registry).unwrap());
+    rig.identity(300, "web");
+    let mut tried = 0;
+    for number in 301..400 {
+        rig.identity(number, &format!("app-{number}"));
+        rig.api.clock += 2;
+        rig.replica.catch_up(&rig.api);
+        let now = rig.now();
+        for write in rig.gc.plan(&rig.replica.observed, now).writes {
+            let is_refused = write.object == "300";
+            tried += u32::from(is_refused);
+            let outcome = if is_refused { Outcome::Failed("403".to_owned()) } else { rig.api.write(&write) };
+            rig.gc.done(&write, &outcome);
+        }
+    }
+    assert!((14..=17).contains(&tried), "{tried} times in 168 s, an interval of 10 s apart");
+    let runs = registry.gather().into_iter().find(|family| family.name().ends_with("_gc_runs")).unwrap();
+    let count: f64 = runs.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum();
+    assert!(count >= 14.0, "{count} rounds");
+}
+
+#[test]
+fn who_leads_no_more_shows_no_identities() {
+    let registry = Registry::new();
+    let mut rig = Rig::new(config());
+    rig.gc = IdentityGc::new(config(), Metrics::new(&registry).unwrap());
+    let shows = || registry.gather().iter().any(|family| family.name().ends_with("_gc_entries"));
+    rig.identity(300, "web");
+    rig.turns();
+    assert!(shows());
+    drop(rig);
+    assert!(!shows());
+}
+
+#[test]
+fn slices_count_where_they_are_on() {
+    for has_slices in [true, false] {
+        let mut rig = Rig::new(Config { has_slices, ..config() });
+        rig.identity(300, "web");
+        let core = json!({"name": "b", "id": 300});
+        rig.api.put(Kind::CiliumEndpointSlice, "slice", json!({"namespace": "shop", "endpoints": [core]}));
+        assert_eq!(rig.after(TIMEOUT).is_empty(), has_slices);
+    }
+}
+
 #[test]
 fn no_more_are_deleted_than_the_rate_limit_allows() {
     let mut rig = Rig::new(Config { rate_limit: 60, ..config() });
