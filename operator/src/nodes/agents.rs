@@ -15,8 +15,17 @@ pub struct Agents {
 /// The agent's pods of a node; two while one takes over from the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OfNode {
-    /// When the newest of those that are ready was made, seconds since 1970; `None`: none is ready.
-    pub(super) ready: Option<i64>,
+    /// `None`: none is ready.
+    pub(super) ready: Option<Ready>,
+}
+
+/// Times, seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    /// When the newest of those that are ready was made.
+    pub(super) created: i64,
+    /// Since when one is ready: whatever pod was made since has its network from the agent.
+    pub(super) since: i64,
 }
 
 impl Agents {
@@ -25,9 +34,11 @@ impl Agents {
         let mut nodes: BTreeMap<&str, OfNode> = BTreeMap::new();
         for pod in observed.pods.iter().filter(|pod| self.are(pod)) {
             let Some(node) = pod.node.as_deref() else { continue };
-            let ready = (pod.is_ready && !pod.phase.is_over()).then_some(pod.meta.created);
             let of_node = nodes.entry(node).or_insert(OfNode { ready: None });
-            of_node.ready = of_node.ready.max(ready);
+            let Some(since) = pod.ready.filter(|_| !pod.phase.is_over()) else { continue };
+            let created = pod.meta.created;
+            let ready = of_node.ready.get_or_insert(Ready { created, since });
+            *ready = Ready { created: ready.created.max(created), since: ready.since.min(since) };
         }
         nodes
     }

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use prometheus::{IntGauge, Registry};
 
+use super::agents::Ready;
 use super::{Agents, Selector};
 use crate::controller::{Controller, Now, Pace, Plan};
-use crate::observed::{Kind, Observed, Phase, Pod};
+use crate::observed::{Kind, Meta, Observed, Phase, Pod, STALE};
 use crate::write::{Outcome, Write};
 
-/// A pod that is younger may get its endpoint yet.
+/// A pod may get its endpoint within this time.
 const YOUNGEST: Duration = Duration::from_secs(30);
-/// So may one of which the endpoints' watch may not have told: a dead one is found out within 65 seconds.
-const YOUNGEST_UNSEEN: Duration = Duration::from_secs(120);
-/// No pod of one name is deleted again within this time: a StatefulSet's has the name again.
-const NAME_RESTS: Duration = Duration::from_secs(300);
+/// So long it has where the endpoints' watch has told nothing since: one that is heard of no more is found out before.
+const YOUNGEST_UNSEEN: Duration = Duration::from_secs(YOUNGEST.as_secs() + STALE.as_secs());
+/// Pauses between deletions grow up to this while they help nothing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -27,15 +28,46 @@ pub struct Config {
 }
 
 /// Deletes pods that the network does not know, one in an interval.
+///
+/// That a pod has no endpoint says so only where nothing else explains it:
+///
+/// - It is older than its node's agent is ready: the agent gives later ones their network.
+/// - It never had an endpoint since this operator leads, and has had none for [`YOUNGEST`].
+/// - What is known of endpoints is what is: all kinds are fresh, and every slice can be read.
+/// - The node's agent tells of the endpoints that it has surely made, and so does some agent at all: else they
+///   refuse to be written, or are about to be after an outage.
+///
+/// While pods that come after a deletion lack endpoints too, the pause doubles, up to [`LONGEST_PAUSE`].
 pub struct Unmanaged {
     config: Config,
     metrics: Metrics,
     /// Since when agents are ready, by the names of nodes.
     ready: BTreeMap<Arc<str>, Duration>,
-    /// When pods were deleted, by `namespace/name`.
-    deleted: BTreeMap<String, Duration>,
-    /// When the deletion under way was planned.
-    planned: Duration,
+    /// Selected pods by their UIDs.
+    seen: BTreeMap<Arc<str>, Seen>,
+    last: Option<Deletion>,
+    /// The one under way.
+    planned: Option<Deletion>,
+}
+
+/// What is remembered of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// It does not run yet.
+    Waiting,
+    /// It had an endpoint: the network knows it, whatever became of that.
+    Managed,
+    /// It has had none since then, when pods were known up to the version.
+    Missing { since: Duration, version: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Deletion {
+    at: Duration,
+    /// Before it.
+    pause: Duration,
+    /// UIDs of the selected pods that were there: others come after it.
+    there: BTreeSet<Arc<str>>,
 }
 
 /// Clones count together.
@@ -57,35 +89,51 @@ impl Metrics {
 
 impl Unmanaged {
     pub const fn new(config: Config, metrics: Metrics) -> Self {
-        Self { config, metrics, ready: BTreeMap::new(), deleted: BTreeMap::new(), planned: Duration::ZERO }
+        Self { config, metrics, ready: BTreeMap::new(), seen: BTreeMap::new(), last: None, planned: None }
     }
 
     /// Takes note of which agents are ready.
-    fn note_agents(&mut self, observed: &Observed, now: Now) {
-        let before = std::mem::take(&mut self.ready);
-        let agents = self.config.agents.by_node(observed);
-        let ready = agents.into_iter().filter(|(_, agent)| agent.ready.is_some());
-        self.ready = ready
-            .map(|(node, _)| {
-                before
-                    .get_key_value(node)
-                    .map_or_else(|| (node.into(), now.monotonic), |(node, since)| (Arc::clone(node), *since))
-            })
-            .collect();
+    fn note_agents(&mut self, agents: &BTreeMap<&str, Ready>, now: Now) {
+        self.ready.retain(|node, _| agents.contains_key(&**node));
+        for node in agents.keys().filter(|node| !self.ready.contains_key(**node)).collect::<Vec<_>>() {
+            self.ready.insert((*node).into(), now.monotonic);
+        }
     }
 
-    /// When a pod without an endpoint may be deleted, on the clock of [`Now::monotonic`]; `None`: not as things are.
-    fn due(&self, pod: &Pod, observed: &Observed, now: Now) -> Option<Duration> {
-        let ready = *self.ready.get(pod.node.as_deref()?)?;
-        let is_seen = observed.endpoints.version() >= pod.meta.version;
-        let youngest = if is_seen { YOUNGEST } else { YOUNGEST_UNSEEN };
-        let age =
-            Duration::from_secs(u64::try_from(now.seconds().saturating_sub(pod.meta.created)).unwrap_or(0));
-        let old = now.monotonic + youngest.saturating_sub(age);
-        let name = pod.meta.full_name();
-        let rested = self.deleted.get(&name).map_or(Duration::ZERO, |at| *at + NAME_RESTS);
-        let last = self.deleted.values().max().map_or(Duration::ZERO, |at| *at + self.config.interval);
-        Some((ready + self.config.interval).max(old).max(rested).max(last))
+    /// Takes note of which pods have endpoints.
+    fn note_pods(&mut self, pods: &[&Arc<Pod>], endpoints: &Endpoints<'_>, now: Now) {
+        let before = std::mem::take(&mut self.seen);
+        let missing = Seen::Missing { since: now.monotonic, version: endpoints.observed.pods.version() };
+        for pod in pods {
+            let uid = &pod.meta.uid;
+            let seen = match before.get(uid) {
+                _ if endpoints.have(pod) => Seen::Managed,
+                Some(Seen::Managed) => Seen::Managed,
+                _ if !runs(pod) => Seen::Waiting,
+                Some(seen @ Seen::Missing { .. }) => *seen,
+                Some(Seen::Waiting) | None => missing,
+            };
+            self.seen.insert(Arc::clone(uid), seen);
+        }
+    }
+
+    /// When a pod that no network knows may be deleted, on the clock of [`Now::monotonic`]; `None`: it is none.
+    fn due(&self, pod: &Pod, agents: &BTreeMap<&str, Ready>, observed: &Observed) -> Option<Duration> {
+        let node = pod.node.as_deref()?;
+        let Seen::Missing { since, version } = *self.seen.get(&pod.meta.uid)? else { return None };
+        let is_older = pod.meta.created <= agents.get(node)?.since;
+        let is_told = observed.endpoints.version() >= version;
+        let missing = since + if is_told { YOUNGEST } else { YOUNGEST_UNSEEN };
+        let ready = *self.ready.get(node)? + self.config.interval;
+        is_older.then_some(missing.max(ready))
+    }
+
+    /// Before the next deletion, by what has become of the last one.
+    fn pause(&self) -> Duration {
+        let interval = self.config.interval;
+        let Some(last) = &self.last else { return interval };
+        let lacks = |(uid, seen): (&Arc<str>, &Seen)| *seen != Seen::Managed && !last.there.contains(uid);
+        if self.seen.iter().any(lacks) { (last.pause * 2).min(LONGEST_PAUSE.max(interval)) } else { interval }
     }
 }
 
@@ -110,50 +158,98 @@ impl Controller for Unmanaged {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        self.note_agents(observed, now);
-        self.deleted.retain(|_, at| *at + NAME_RESTS > now.monotonic);
-        let candidates = observed.pods.iter().filter(|pod| self.is_candidate(pod, observed));
-        let candidates: Vec<_> = candidates.collect();
-        let sliced = if candidates.is_empty() { BTreeSet::new() } else { sliced(observed) };
-        let has_no_slice = |pod: &&&Arc<Pod>| !sliced.contains(&(&*pod.meta.namespace, &*pod.meta.name));
-        let mut due: Vec<_> = candidates
-            .iter()
-            .filter(has_no_slice)
-            .filter_map(|pod| Some((self.due(pod, observed, now)?, pod.meta.created, *pod)))
-            .collect();
-        self.metrics.pods.set(i64::try_from(due.len()).unwrap_or(i64::MAX));
-        due.sort_unstable_by_key(|(due, created, pod)| (*due, *created, &pod.meta.name));
-        let Some((at, _, pod)) = due.first() else { return Plan::default() };
-        let left = at.saturating_sub(now.monotonic);
+        if !observed.are_fresh(self.kinds(), now) || observed.slices.misfits().next().is_some() {
+            self.seen.retain(|_, seen| *seen == Seen::Managed);
+            return Plan::default();
+        }
+        let agents = self.config.agents.by_node(observed);
+        let agents: BTreeMap<_, _> =
+            agents.into_iter().filter_map(|(node, of)| Some((node, of.ready?))).collect();
+        self.note_agents(&agents, now);
+        let selector = &self.config.selector;
+        let pods = observed.pods.iter().filter(|pod| selector.selects(&pod.labels) && needs_endpoint(pod));
+        let pods: Vec<_> = pods.collect();
+        let endpoints = Endpoints::of(observed);
+        self.note_pods(&pods, &endpoints, now);
+        let lost =
+            pods.iter().filter_map(|pod| Some((self.due(pod, &agents, observed)?, pod.meta.created, *pod)));
+        let mut lost: Vec<_> = lost.collect();
+        self.metrics.pods.set(i64::try_from(lost.len()).unwrap_or(i64::MAX));
+        if lost.is_empty() {
+            return Plan::default();
+        }
+        let silent = endpoints.silent(&agents, now);
+        if !silent.is_empty() && endpoints.are_none() {
+            lost.clear();
+        }
+        lost.retain(|(_, _, pod)| !pod.node.as_deref().is_some_and(|node| silent.contains(node)));
+        lost.sort_unstable_by_key(|(due, created, pod)| (*due, *created, &pod.meta.name));
+        let Some((due, _, pod)) = lost.first() else {
+            return Plan { again: Some(YOUNGEST), ..Plan::default() };
+        };
+        let pause = self.pause();
+        let rested = self.last.as_ref().map_or(Duration::ZERO, |last| last.at + pause);
+        let left = due.max(&rested).saturating_sub(now.monotonic);
         if !left.is_zero() {
             return Plan { again: Some(left), ..Plan::default() };
         }
-        self.planned = now.monotonic;
+        self.planned =
+            Some(Deletion { at: now.monotonic, pause, there: self.seen.keys().cloned().collect() });
         let reason = "it has no endpoint, though its node's agent is ready";
         Plan { writes: vec![Write::delete(Kind::Pod, &pod.meta, reason)], ..Plan::default() }
     }
 
-    fn done(&mut self, write: &Write, outcome: &Outcome) {
+    fn done(&mut self, _: &Write, outcome: &Outcome) {
         match outcome {
-            Outcome::Done { .. } => drop(self.deleted.insert(write.object.clone(), self.planned)),
+            Outcome::Done { .. } => self.last = self.planned.take(),
             Outcome::Late | Outcome::Failed(_) => {}
         }
     }
 }
 
-impl Unmanaged {
-    fn is_candidate(&self, pod: &Pod, observed: &Observed) -> bool {
-        self.config.selector.selects(&pod.labels)
-            && pod.phase == Phase::Running
-            && pod.has_address
-            && !pod.is_host_network
-            && !pod.meta.is_deleting
-            && !observed.endpoints.is_there(&pod.meta.full_name())
-    }
+/// It is, or will be, one of the network's.
+fn needs_endpoint(pod: &Pod) -> bool {
+    !pod.is_host_network && !pod.meta.is_deleting && !pod.phase.is_over()
 }
 
-/// Namespaces and names of all endpoints of slices.
-fn sliced(observed: &Observed) -> BTreeSet<(&str, &str)> {
-    let slices = observed.slices.iter();
-    slices.flat_map(|slice| slice.endpoints.iter().map(|endpoint| (&*slice.of, &*endpoint.name))).collect()
+fn runs(pod: &Pod) -> bool {
+    pod.phase == Phase::Running && pod.has_address
+}
+
+/// What is known of endpoints.
+struct Endpoints<'a> {
+    observed: &'a Observed,
+    /// Namespaces and names of all those of slices.
+    sliced: BTreeSet<(&'a str, &'a str)>,
+}
+
+impl<'a> Endpoints<'a> {
+    fn of(observed: &'a Observed) -> Self {
+        let slices = observed.slices.iter();
+        let sliced = slices
+            .flat_map(|slice| slice.endpoints.iter().map(|endpoint| (&*slice.of, &*endpoint.name)))
+            .collect();
+        Self { observed, sliced }
+    }
+
+    fn have(&self, pod: &Pod) -> bool {
+        let Meta { namespace, name, .. } = &pod.meta;
+        self.observed.endpoints.is_there(&pod.meta.full_name())
+            || self.sliced.contains(&(&**namespace, &**name))
+    }
+
+    fn are_none(&self) -> bool {
+        self.observed.endpoints.is_empty() && self.sliced.is_empty()
+    }
+
+    /// Nodes whose agents do not tell of a pod that has its network from them.
+    fn silent(&self, agents: &BTreeMap<&str, Ready>, now: Now) -> BTreeSet<&'a str> {
+        let latest = now.seconds().saturating_sub(i64::try_from(YOUNGEST.as_secs()).unwrap_or(i64::MAX));
+        let lacking = self.observed.pods.iter().filter_map(|pod| {
+            let node = pod.node.as_deref()?;
+            let is_made = agents.get(node)?.since < pod.meta.created && pod.meta.created <= latest;
+            (is_made && needs_endpoint(pod) && runs(pod) && !self.have(pod)).then_some(node)
+        });
+        lacking.collect()
+    }
 }

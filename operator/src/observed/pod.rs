@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use portway_model::k8s::seconds_of;
 use serde::Deserialize;
 
 use super::meta::RawMeta;
@@ -19,8 +20,8 @@ pub struct Pod {
     /// `spec.hostNetwork`.
     pub is_host_network: bool,
     pub phase: Phase,
-    /// Condition `Ready` is `True`.
-    pub is_ready: bool,
+    /// Since when condition `Ready` is `True`, seconds since 1970; since it was made where that is not said.
+    pub ready: Option<i64>,
     /// It has a `status.podIP`.
     pub has_address: bool,
 }
@@ -52,14 +53,17 @@ impl Observable for Pod {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         let raw: Raw = serde_json::from_str(text)?;
         let labels = raw.metadata.labels.unwrap_or_default().into_iter();
+        let meta = Meta::from(raw.metadata.meta);
+        let mut conditions = raw.status.conditions.iter();
+        let ready = conditions.find(|of| of.kind == "Ready" && of.status == "True");
         Ok(Self {
             labels: labels.map(|(key, value)| (key.into(), value.into())).collect(),
-            meta: raw.metadata.meta.into(),
+            ready: ready.map(|of| of.since.as_deref().and_then(seconds_of).unwrap_or(meta.created)),
+            meta,
             service_account: raw.spec.service_account_name.into(),
             node: raw.spec.node_name.filter(|name| !name.is_empty()).map(Into::into),
             is_host_network: raw.spec.host_network,
             phase: raw.status.phase,
-            is_ready: raw.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True"),
             has_address: !raw.status.pod_ip.is_empty(),
         })
     }
@@ -109,4 +113,6 @@ struct RawCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+    #[serde(rename = "lastTransitionTime")]
+    since: Option<String>,
 }

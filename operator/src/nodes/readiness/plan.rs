@@ -33,7 +33,7 @@ pub(super) fn plan(
     for node in observed.nodes.iter().filter(|node| !node.meta.is_deleting) {
         let Some(OfNode { ready }) = agents.get(&*node.meta.name) else { continue };
         let decision = match ready {
-            Some(created) => when_ready(config, node, *created, now),
+            Some(ready) => when_ready(config, node, ready.created, now),
             None if config.set_taint && is_sure(node, observed) => {
                 let since = before.get(&node.meta.name).copied().unwrap_or(now.monotonic);
                 unready.insert(Arc::clone(&node.meta.name), since);

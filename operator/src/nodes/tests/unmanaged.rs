@@ -21,6 +21,32 @@ fn deleted(api: &mut FakeApi, unmanaged: &mut Unmanaged) -> Vec<String> {
     turn(api, unmanaged).into_iter().map(|write| write.object).collect()
 }
 
+/// A plan of what the replica knows: what is deleted, and when it is asked again.
+fn plan(api: &FakeApi, replica: &Replica, unmanaged: &mut Unmanaged) -> (Vec<String>, Option<u64>) {
+    let plan = unmanaged.plan(&replica.observed, at(api));
+    (plan.writes.into_iter().map(|write| write.object).collect(), plan.again.map(|again| again.as_secs()))
+}
+
+/// As [`plan`] of everything.
+fn now(api: &FakeApi, unmanaged: &mut Unmanaged) -> (Vec<String>, Option<u64>) {
+    plan(api, &Replica::new(api), unmanaged)
+}
+
+/// A pod `lost` that is older than its node's agent, and another of another node, whose agent tells of its endpoint.
+fn lost(api: &mut FakeApi) {
+    dns(api, "lost", "n1");
+    api.clock += 1;
+    agent(api, "n1", true);
+    agent(api, "n2", true);
+    api.clock += 1;
+    api.put(
+        Kind::Pod,
+        "default/other",
+        json!({"spec": {"nodeName": "n2"}, "status": {"phase": "Running", "podIP": "10.0.0.1"}}),
+    );
+    api.put(Kind::CiliumEndpoint, "default/other", json!({}));
+}
+
 #[test]
 fn name_servers_without_an_endpoint_are_deleted_one_in_an_interval() {
     let mut api = FakeApi::default();
@@ -30,15 +56,13 @@ fn name_servers_without_an_endpoint_are_deleted_one_in_an_interval() {
     dns(&mut api, "elsewhere", "n2");
     api.put(Kind::CiliumEndpoint, "kube-system/b", json!({"status": {}}));
     let mut unmanaged = unmanaged();
+    assert_eq!(now(&api, &mut unmanaged), (vec![], None), "no agent is there");
     api.clock = 100;
-    assert_eq!(deleted(&mut api, &mut unmanaged), [""; 0], "no agent is there");
     agent(&mut api, "n1", true);
-    let plan = unmanaged.plan(&Replica::new(&api).observed, at(&api));
-    assert_eq!((plan.writes, plan.again), (vec![], Some(INTERVAL)), "the agent may be about to");
+    assert_eq!(now(&api, &mut unmanaged), (vec![], Some(15)), "the agent may be about to");
     api.clock += 15;
     assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/a"]);
-    let plan = unmanaged.plan(&Replica::new(&api).observed, at(&api));
-    assert_eq!((plan.writes, plan.again), (vec![], Some(INTERVAL)));
+    assert_eq!(now(&api, &mut unmanaged), (vec![], Some(15)));
     api.clock += 15;
     assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/c"]);
     api.clock += 15;
@@ -48,8 +72,6 @@ fn name_servers_without_an_endpoint_are_deleted_one_in_an_interval() {
 #[test]
 fn a_pod_that_the_network_need_not_know_is_left_alone() {
     let mut api = FakeApi::default();
-    api.clock = 0;
-    agent(&mut api, "n1", true);
     let others = [
         json!({"spec": {"hostNetwork": true}}),
         json!({"status": {"phase": "Pending"}}),
@@ -69,6 +91,8 @@ fn a_pod_that_the_network_need_not_know_is_left_alone() {
         "s",
         json!({"namespace": "kube-system", "endpoints": [{"name": "sliced", "id": 1}]}),
     );
+    api.clock = 1;
+    agent(&mut api, "n1", true);
     let mut unmanaged = unmanaged();
     for _ in 0..5 {
         assert_eq!(deleted(&mut api, &mut unmanaged), [""; 0]);
@@ -77,45 +101,115 @@ fn a_pod_that_the_network_need_not_know_is_left_alone() {
 }
 
 #[test]
-fn a_young_pod_has_time_and_more_where_endpoints_may_not_have_been_told() {
+fn a_pod_has_time_from_when_it_has_no_endpoint_and_more_where_endpoints_may_not_have_been_told() {
     let mut api = FakeApi::default();
-    agent(&mut api, "n1", true);
-    let mut replica = Replica::new(&api);
-    let mut unmanaged = unmanaged();
-    unmanaged.plan(&replica.observed, at(&api));
+    lost(&mut api);
+    api.put(Kind::Pod, "kube-system/lost", json!({"status": {"podIP": ""}}));
+    let (mut replica, mut unmanaged) = (Replica::new(&api), unmanaged());
+    assert_eq!(plan(&api, &replica, &mut unmanaged), (vec![], None));
     api.clock = 1000;
-    dns(&mut api, "a", "n1");
-    let again = |replica: &Replica, unmanaged: &mut Unmanaged, api: &FakeApi| {
-        unmanaged.plan(&replica.observed, at(api)).again.map(|again| again.as_secs())
-    };
+    dns(&mut api, "lost", "n1");
     replica.follow(&api, Kind::Pod, usize::MAX);
-    assert_eq!(again(&replica, &mut unmanaged, &api), Some(120));
-    api.put(Kind::CiliumEndpoint, "default/other", json!({}));
+    assert_eq!(plan(&api, &replica, &mut unmanaged), (vec![], Some(120)), "it is old, and runs only now");
+    api.put(Kind::CiliumEndpoint, "default/another", json!({}));
     replica.follow(&api, Kind::CiliumEndpoint, usize::MAX);
-    assert_eq!(again(&replica, &mut unmanaged, &api), Some(30));
+    assert_eq!(plan(&api, &replica, &mut unmanaged), (vec![], Some(30)));
+    api.clock += 30;
+    assert_eq!(plan(&api, &replica, &mut unmanaged).0, ["kube-system/lost"]);
 }
 
 #[test]
-fn a_pod_that_comes_back_with_its_name_and_without_an_endpoint_rests() {
+fn a_pod_that_had_an_endpoint_is_left_alone_whatever_becomes_of_that() {
     let mut api = FakeApi::default();
-    agent(&mut api, "n1", true);
-    let mut unmanaged = unmanaged();
-    let mut count = 0;
-    for _ in 0..60 {
-        api.clock += 15;
-        if api.get(Kind::Pod, "kube-system/dns-0").is_none() {
-            dns(&mut api, "dns-0", "n1");
-        }
-        count += deleted(&mut api, &mut unmanaged).len();
+    lost(&mut api);
+    api.put(Kind::CiliumEndpoint, "kube-system/lost", json!({}));
+    let (mut first, mut next) = (unmanaged(), unmanaged());
+    assert_eq!(now(&api, &mut first), (vec![], None));
+    api.remove(Kind::CiliumEndpoint, "kube-system/lost");
+    for _ in 0..10 {
+        api.clock += 100;
+        assert_eq!(now(&api, &mut first), (vec![], None));
     }
-    assert_eq!(count, 3, "in 900 seconds");
+    assert_eq!(now(&api, &mut next), (vec![], Some(30)), "the next leader gives it time");
+}
+
+#[test]
+fn nothing_is_deleted_by_what_is_known_of_endpoints_that_are_heard_of_no_more() {
+    let mut api = FakeApi::default();
+    lost(&mut api);
+    let mut unmanaged = unmanaged();
+    assert_eq!(now(&api, &mut unmanaged), (vec![], Some(30)));
+    for kind in [Kind::Pod, Kind::CiliumEndpoint, Kind::CiliumEndpointSlice] {
+        let mut replica = Replica::new(&api);
+        replica.observed.hear(kind, at(&api).monotonic, at(&api));
+        for _ in 0..10 {
+            api.clock += 100;
+            assert_eq!(plan(&api, &replica, &mut unmanaged), (vec![], None), "{kind:?}");
+        }
+        replica.observed.hear(kind, at(&api).monotonic, at(&api));
+        assert_eq!(plan(&api, &replica, &mut unmanaged), (vec![], Some(30)), "its time begins anew");
+    }
+    api.put(Kind::CiliumEndpointSlice, "s", json!({"endpoints": 7}));
+    api.clock += 1000;
+    assert_eq!(now(&api, &mut unmanaged), (vec![], None), "it may be in that one");
+}
+
+#[test]
+fn a_pod_that_is_younger_than_its_agent_is_ready_is_the_agents() {
+    let mut api = FakeApi::default();
+    lost(&mut api);
+    let (mut first, mut second) = (unmanaged(), unmanaged());
+    dns(&mut api, "made", "n1");
+    assert_eq!(now(&api, &mut first), (vec![], Some(30)));
+    // Of which its agent does not tell: it tells of none.
+    api.clock += 100;
+    assert_eq!(now(&api, &mut first), (vec![], Some(30)));
+    api.put(Kind::CiliumEndpoint, "kube-system/made", json!({}));
+    assert_eq!(now(&api, &mut first).0, ["kube-system/lost"]);
+    // Nor is anything lost while no agent tells of any endpoint.
+    api.remove(Kind::Pod, "kube-system/made");
+    for name in ["kube-system/made", "default/other"] {
+        api.remove(Kind::CiliumEndpoint, name);
+    }
+    now(&api, &mut second);
+    api.clock += 100;
+    assert_eq!(now(&api, &mut second), (vec![], Some(30)));
+    api.remove(Kind::Pod, "default/other");
+    assert_eq!(now(&api, &mut second).0, ["kube-system/lost"], "there is none to tell of");
+}
+
+#[test]
+fn pauses_grow_while_pods_that_come_after_a_deletion_have_no_endpoints_either() {
+    let mut api = FakeApi::default();
+    lost(&mut api);
+    dns(&mut api, "old", "n1");
+    api.put(Kind::Pod, "kube-system/old", json!({"status": {"podIP": ""}}));
+    let (mut unmanaged, mut times, mut number) = (unmanaged(), Vec::new(), 0);
+    while times.len() < 8 {
+        api.clock += 5;
+        if !deleted(&mut api, &mut unmanaged).is_empty() {
+            times.push(api.clock);
+            number += 1;
+            dns(&mut api, &format!("next-{number}"), "n1");
+            // It is ready again and again.
+            api.remove(Kind::Pod, "kube-system/portway-n1");
+            agent(&mut api, "n1", true);
+        }
+    }
+    let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(pauses, [35, 60, 120, 240, 300, 300, 300]);
+    // One that has an endpoint ends it.
+    api.put(Kind::CiliumEndpoint, &format!("kube-system/next-{number}"), json!({}));
+    dns(&mut api, "old", "n1");
+    assert_eq!(now(&api, &mut unmanaged), (vec![], Some(30)));
 }
 
 #[test]
 fn a_deletion_that_came_too_late_counts_for_nothing() {
     let mut api = FakeApi::default();
-    agent(&mut api, "n1", true);
     dns(&mut api, "a", "n1");
+    dns(&mut api, "b", "n1");
+    agent(&mut api, "n1", true);
     let mut unmanaged = unmanaged();
     assert_eq!(deleted(&mut api, &mut unmanaged), [""; 0]);
     api.clock = 100;
@@ -124,7 +218,5 @@ fn a_deletion_that_came_too_late_counts_for_nothing() {
     let outcome = api.write(&plan.writes[0]);
     assert_eq!(outcome, Outcome::Late);
     unmanaged.done(&plan.writes[0], &outcome);
-    dns(&mut api, "b", "n1");
-    api.clock += 40;
     assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/b"]);
 }
