@@ -5,15 +5,18 @@ mod backoff;
 mod bucket;
 mod metrics;
 mod send;
+#[cfg(test)]
+mod tests;
 pub(crate) mod troubles;
 mod turns;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portway_runtime::kubernetes::{Client, EventRecorder};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 use crate::controller::{Controller, Now};
 use crate::observed::{Kind, Observed};
@@ -31,7 +34,9 @@ pub struct Executor {
     controllers: Vec<(Turns, Told)>,
     /// Writes that are inside the client: what waits there for the rate limit counts against the time of its own write.
     room: Arc<Semaphore>,
-    under_way: JoinSet<Answered>,
+    under_way: JoinSet<Answer>,
+    /// What is under way, and whose it is.
+    writes: HashMap<Id, (usize, Arc<Write>)>,
     events: EventRecorder,
     metrics: Metrics,
     is_stopped: bool,
@@ -40,7 +45,7 @@ pub struct Executor {
 /// A write that has its answer.
 pub struct Answered {
     controller: usize,
-    write: Write,
+    write: Arc<Write>,
     answer: Answer,
 }
 
@@ -59,6 +64,7 @@ impl Executor {
             controllers: controllers.into_iter().map(|of| (Turns::new(of), Told::default())).collect(),
             room: Arc::new(Semaphore::new(room)),
             under_way: JoinSet::new(),
+            writes: HashMap::new(),
             events,
             metrics,
             is_stopped: false,
@@ -84,12 +90,16 @@ impl Executor {
                 for write in turn.writes {
                     tracing::debug!(controller = turns.name(), ?write, "writing");
                     let (client, room) = (self.client.clone(), Arc::clone(&self.room));
-                    self.under_way.spawn(async move {
-                        // Closed never.
-                        let _permit = room.acquire().await;
-                        let answer = send::send(&client, &write).await;
-                        Answered { controller: index, write, answer }
+                    let write = Arc::new(write);
+                    let sent = Arc::clone(&write);
+                    let task = self.under_way.spawn(async move {
+                        match room.acquire().await {
+                            Ok(_permit) => send::send(&client, &sent).await,
+                            // The term is over.
+                            Err(_) => Answer::Fenced,
+                        }
                     });
+                    self.writes.insert(task.id(), (index, write));
                 }
             }
             next = [next, turns.next()].into_iter().flatten().min();
@@ -99,14 +109,21 @@ impl Executor {
 
     /// The next answer; waits for ever where none is due. Cancel safe.
     pub async fn answer(&mut self) -> Answered {
-        match self.under_way.join_next().await {
-            Some(Ok(answered)) => answered,
-            Some(Err(error)) => {
-                // Its controller waits for the answer for good: it is started anew with the next term.
-                tracing::error!(%error, "a write ended without an answer, which is a defect");
-                std::future::pending().await
+        loop {
+            let (id, answer) = match self.under_way.join_next_with_id().await {
+                Some(Ok((id, answer))) => (id, answer),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a write ended without an answer, which is a defect");
+                    (
+                        error.id(),
+                        Answer::failed(format!("ended without an answer, which is a defect: {error}")),
+                    )
+                }
+                None => std::future::pending().await,
+            };
+            if let Some((controller, write)) = self.writes.remove(&id) {
+                return Answered { controller, write, answer };
             }
-            None => std::future::pending().await,
         }
     }
 
@@ -118,9 +135,10 @@ impl Executor {
         turns.answered(&write, &answer, now);
     }
 
-    /// No turn from now on; writes under way go on to their answers.
-    pub const fn stop(&mut self) {
+    /// No turn from now on. Writes that were sent go on to their answers, those that wait for room are not sent.
+    pub fn stop(&mut self) {
         self.is_stopped = true;
+        self.room.close();
     }
 
     /// Nothing is under way.

@@ -62,6 +62,8 @@ enum Phase {
 
 struct Term {
     number: u32,
+    /// Of its writes.
+    fence: Fence,
     executor: Executor,
     /// Where the operator makes them.
     identities: Option<Identities>,
@@ -113,7 +115,6 @@ impl MainTask {
     /// Ends the term, waits for its writes, and gives the lease back.
     pub(super) async fn stop(mut self) {
         let fence = self.inputs.elector.fence().clone();
-        fence.close();
         self.end_term();
         let idle = async {
             tokio::select! {
@@ -193,7 +194,8 @@ impl MainTask {
 
     fn begin_term(&mut self, number: u32) {
         let Inputs { config, instruments, written, client, elector, watches, .. } = &self.inputs;
-        let client = client.fenced(elector.fence().clone());
+        let fence = elector.fence().of_term();
+        let client = client.fenced(fence.clone());
         let instance = elector.status().identity;
         let reporter = Reporter { controller: "portway-operator", instance, action: "Reconcile" };
         let events = EventRecorder::start(client.clone(), reporter);
@@ -207,6 +209,7 @@ impl MainTask {
         let definitions = tokio::spawn(definitions);
         self.enter(Phase::Leading(Term {
             number,
+            fence,
             executor,
             identities,
             told: Told::default(),
@@ -221,6 +224,7 @@ impl MainTask {
         if let Phase::Leading(mut term) = std::mem::replace(&mut self.phase, Phase::Standby) {
             tracing::warn!(term = term.number, "standing down: no write from now on");
             term.is_stopping = true;
+            term.fence.end();
             term.executor.stop();
             term.identities.iter_mut().for_each(Identities::stop);
             // What makes definitions is refused from now on, and has its last answer before it ends with the term.
@@ -232,7 +236,6 @@ impl MainTask {
     fn orphan(&mut self) {
         self.is_orphan = true;
         tracing::error!("the leader election ended, which is a defect; /healthz fails from now on");
-        self.inputs.elector.fence().close();
         self.end_term();
     }
 

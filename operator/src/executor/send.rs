@@ -24,6 +24,11 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// It failed for what the write is.
+    pub(super) const fn failed(error: String) -> Self {
+        plain(Outcome::Failed(error))
+    }
+
     /// For metrics.
     pub(super) const fn word(&self) -> &'static str {
         match self {

@@ -245,17 +245,20 @@ impl Client {
         Content { content_type, body, is_paced }: Content,
     ) -> Result<Answer, RequestError> {
         self.look_at_files(false).await;
+        let fence = self.fence.as_ref().filter(|_| method != Method::GET);
         let mut left = self.inner.servers.len();
         let mut may_renew = true;
         loop {
-            if is_paced {
-                self.inner.throttle.take().await;
+            match fence.filter(|_| is_paced) {
+                Some(fence) => tokio::select! {
+                    () = fence.ended() => {}
+                    () = self.inner.throttle.take() => {}
+                },
+                None if is_paced => self.inner.throttle.take().await,
+                None => {}
             }
             // Last of all: whatever was waited for has taken its time.
-            if let Some(fence) = &self.fence
-                && method != Method::GET
-                && !fence.pass()
-            {
+            if fence.is_some_and(|fence| !fence.pass()) {
                 return Err(RequestError::Fenced { url: self.shown(path) });
             }
             let (server, base) = self.inner.servers.current();

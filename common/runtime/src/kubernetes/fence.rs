@@ -2,10 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// What lets writes through while a lease is held, and no longer. Cheap to clone; clones are of the same fence.
+/// What lets writes through while a lease is held, and no longer. Cheap to clone; clones are of the same fence and of the
+/// same term.
 ///
 /// A write passes only if the lease is held for its whole [`Fence::limit`] to come, and is given up after that time:
 /// its answer is there, or it is given up, before another may lead. Who was frozen in between is not helped by that;
@@ -13,6 +14,8 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Fence {
     inner: Arc<Inner>,
+    /// The term is over, which no renewal turns back.
+    ended: Arc<watch::Sender<bool>>,
 }
 
 #[derive(Debug)]
@@ -42,7 +45,25 @@ impl Fence {
             under_way: AtomicUsize::new(0),
             idle: Notify::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), ended: Arc::default() }
+    }
+
+    /// The same fence for what is written in one term, which ends alone.
+    #[must_use]
+    pub fn of_term(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), ended: Arc::default() }
+    }
+
+    /// Ends the term: nothing of it passes any more, though the lease is renewed or held again, and what waits for its turn
+    /// is refused at once. Writes that have passed go on: see [`Self::idle`].
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Returns when the term is over.
+    pub(super) async fn ended(&self) {
+        // The sender is here.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     /// How long a write may take, from when it is asked for to its whole answer.
@@ -52,6 +73,9 @@ impl Fence {
 
     /// Whether a write would pass.
     pub fn is_open(&self) -> bool {
+        if *self.ended.borrow() {
+            return false;
+        }
         let until = Duration::from_nanos(self.inner.until.load(Ordering::Acquire));
         self.inner.base.elapsed() + self.inner.limit <= until
     }
@@ -62,8 +86,8 @@ impl Fence {
         self.inner.until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// Lets nothing through. Writes that have passed go on: see [`Self::idle`].
-    pub fn close(&self) {
+    /// Lets nothing through until the lease is held again.
+    pub(super) fn close(&self) {
         self.inner.until.store(0, Ordering::Release);
     }
 

@@ -154,3 +154,36 @@ async fn a_patch_says_how_it_is_to_be_read() {
         sent.await.unwrap().unwrap();
     }
 }
+
+/// 300 writes at 10 a second; a renewal comes after the end of the term, and then the next term.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_turn_is_refused_when_its_term_ends_and_passes_in_no_other() {
+    let (client, mut server) = scripted(&["http://a"]);
+    let fence = fence(60);
+    let (old, new) = (fence.of_term(), fence.of_term());
+    let writes: Vec<_> = (0..300).map(|_| ask(&client.fenced(old.clone()), Method::POST)).collect();
+    let sent = [server.next().await, server.next().await];
+    let began = Instant::now();
+    old.end();
+    fence.open_until(Instant::now() + Duration::from_secs(60));
+    assert!(!old.is_open() && new.is_open());
+    for asked in sent {
+        asked.json(201, &json!({}));
+    }
+    let answering = tokio::spawn(async move {
+        loop {
+            server.next().await.json(201, &json!({}));
+        }
+    });
+    let mut refused = 0;
+    for write in writes {
+        refused += u32::from(matches!(write.await.unwrap(), Err(RequestError::Fenced { .. })));
+    }
+    old.idle().await;
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!((280..=298).contains(&refused), "{refused}");
+    // Their turns are given back: nobody waits behind them.
+    ask(&client.fenced(new), Method::POST).await.unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
+    answering.abort();
+}
