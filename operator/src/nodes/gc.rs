@@ -5,18 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::controller::{Controller, Now, Pace, Plan};
-use crate::observed::{Kind, Observed};
+use crate::observed::{CiliumNode, Kind, Observed, STALE};
 use crate::write::Write;
-
-/// The longest that a watch may be silent before it is asked anew.
-const SILENCE: Duration = Duration::from_secs(600);
 
 /// Deletes a CiliumNode whose Node has been gone for a whole interval.
 ///
 /// The API server's garbage collector deletes those that name their Node as owner; this is for the others, and for
-/// clusters without it. A Node is gone only for who knows Nodes up to what the CiliumNode says last: an agent
-/// writes it for a Node that is there, so that a watch that lags does not delete a new node's. Where nothing is
-/// told of any Node, the watch of Nodes has [`SILENCE`] more to say so.
+/// clusters without it. One that is no Node's, of an external workload, is whoever's made it. A Node is gone only for
+/// who hears of Nodes all the while, up to what the CiliumNode says last: an agent writes it for a Node that is there,
+/// so that a watch that lags does not delete a new node's. Where nothing is told of any Node, it is [`STALE`] more.
 pub struct Gc {
     interval: Duration,
     /// UIDs by name, with the first time that there was no Node.
@@ -46,13 +43,16 @@ impl Controller for Gc {
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         let before = std::mem::take(&mut self.alone);
         let mut plan = Plan::default();
+        if !observed.are_fresh(self.kinds(), now) {
+            return plan;
+        }
         for node in observed.cilium_nodes.iter() {
             let meta = &node.meta;
-            if meta.is_deleting || observed.nodes.is_there(&meta.name) {
+            if meta.is_deleting || is_others(node) || observed.nodes.is_there(&meta.name) {
                 continue;
             }
             let is_seen = observed.nodes.version() >= meta.version;
-            let wait = if is_seen { self.interval } else { self.interval + SILENCE };
+            let wait = if is_seen { self.interval } else { self.interval + STALE };
             let known = before.get(&meta.name).filter(|(uid, _)| *uid == meta.uid);
             let since = known.map_or(now.monotonic, |(_, since)| *since);
             self.alone.insert(Arc::clone(&meta.name), (Arc::clone(&meta.uid), since));
@@ -65,4 +65,9 @@ impl Controller for Gc {
         }
         plan
     }
+}
+
+/// Somebody else sees to it that it goes.
+fn is_others(node: &CiliumNode) -> bool {
+    node.is_kept || (!node.owners.is_empty() && node.owners.iter().all(|owner| owner.kind != "Node"))
 }

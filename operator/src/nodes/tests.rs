@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::controller::{Controller, Now};
+use crate::controller::{Controller, Now, Plan};
 use crate::fake_api::{DAY, FakeApi, Replica};
 use crate::observed::Kind;
 use crate::write::{Change, Outcome, Write};
@@ -143,11 +143,48 @@ fn a_watch_of_nodes_that_lags_deletes_no_cilium_node_of_a_new_node() {
     api.put(Kind::CiliumNode, "new", json!({}));
     replica.follow(&api, Kind::CiliumNode, usize::MAX);
     let mut gc = Gc::new(Duration::from_secs(300));
-    for left in [900, 600, 300] {
+    for left in [390, 90] {
         let plan = gc.plan(&replica.observed, at(&api));
         assert_eq!((plan.writes, plan.again), (vec![], Some(Duration::from_secs(left))));
         api.clock += 300;
     }
+    api.clock -= 300;
     replica.follow(&api, Kind::Node, usize::MAX);
     assert_eq!(gc.plan(&replica.observed, at(&api)).writes, []);
+}
+
+#[test]
+fn while_nothing_is_heard_of_nodes_no_cilium_node_goes_and_its_time_begins_anew() {
+    let mut api = FakeApi::default();
+    api.put(Kind::CiliumNode, "a", json!({}));
+    node(&mut api, "other");
+    let (mut replica, mut gc) = (Replica::new(&api), Gc::new(Duration::from_secs(300)));
+    let told = |replica: &Replica, gc: &mut Gc, api: &FakeApi| gc.plan(&replica.observed, at(api));
+    assert_eq!(told(&replica, &mut gc, &api).again, Some(Duration::from_secs(300)));
+    replica.observed.hear(Kind::Node, at(&api).monotonic, at(&api));
+    api.clock += 1000;
+    assert_eq!(told(&replica, &mut gc, &api), Plan::default());
+    replica.observed.hear(Kind::Node, at(&api).monotonic, at(&api));
+    let plan = told(&replica, &mut gc, &api);
+    assert_eq!((plan.writes, plan.again), (vec![], Some(Duration::from_secs(300))));
+}
+
+#[test]
+fn a_cilium_node_that_is_no_nodes_is_left_alone() {
+    let mut api = FakeApi::default();
+    let owner = |kind: &str| json!([{"apiVersion": "v1", "kind": kind, "name": "a", "uid": "u"}]);
+    let kept = |value: &str| json!({"metadata": {"annotations": {"cilium.io/do-not-gc": value}}});
+    api.put(
+        Kind::CiliumNode,
+        "workload",
+        json!({"metadata": {"ownerReferences": owner("CiliumExternalWorkload")}}),
+    );
+    api.put(Kind::CiliumNode, "kept", kept("True"));
+    api.put(Kind::CiliumNode, "of-node", json!({"metadata": {"ownerReferences": owner("Node")}}));
+    api.put(Kind::CiliumNode, "not-kept", kept("false"));
+    let mut gc = Gc::new(Duration::from_secs(300));
+    turn(&mut api, &mut gc);
+    api.clock += 400;
+    let deleted: Vec<_> = turn(&mut api, &mut gc).into_iter().map(|write| write.object).collect();
+    assert_eq!(deleted, ["not-kept", "of-node"]);
 }

@@ -12,6 +12,8 @@ pub struct CiliumNode {
     pub meta: Meta,
     /// `metadata.ownerReferences`.
     pub owners: Box<[OwnerReference]>,
+    /// [`Self::KEPT`] is `true`.
+    pub is_kept: bool,
     pub spec: NodeSpec,
     /// [`Self::EPOCH`].
     pub pod_cidrs_epoch: Option<u64>,
@@ -22,14 +24,18 @@ pub struct CiliumNode {
 impl CiliumNode {
     /// An annotation: the epoch of the pool object ([`crate::ipam`]) that the CiliumNode was touched for.
     pub const EPOCH: &str = "portway.io/pod-cidrs-epoch";
+    /// An annotation: somebody else deletes the CiliumNode (Cilium's operator/watchers/cilium_node_gc.go).
+    pub const KEPT: &str = "cilium.io/do-not-gc";
 }
 
 impl Observable for CiliumNode {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         let raw: Raw = serde_json::from_str(text)?;
+        let annotations = raw.metadata.annotations.unwrap_or_default();
         Ok(Self {
             owners: raw.metadata.owner_references.into(),
-            pod_cidrs_epoch: raw.metadata.annotations.and_then(|annotations| annotations.epoch?.parse().ok()),
+            is_kept: annotations.kept.is_some_and(|text| text.eq_ignore_ascii_case("true")),
+            pod_cidrs_epoch: annotations.epoch.and_then(|text| text.parse().ok()),
             meta: raw.metadata.meta.into(),
             spec: raw.spec,
             error: raw.status.ipam.operator_status.error.into(),
@@ -64,6 +70,8 @@ struct RawMetadata {
 struct RawAnnotations {
     #[serde(default, rename = "portway.io/pod-cidrs-epoch")]
     epoch: Option<String>,
+    #[serde(default, rename = "cilium.io/do-not-gc")]
+    kept: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
