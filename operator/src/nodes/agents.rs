@@ -12,14 +12,7 @@ pub struct Agents {
     pub labels: Selector,
 }
 
-/// The agent's pods of a node; two while one takes over from the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OfNode {
-    /// `None`: none is ready.
-    pub(super) ready: Option<Ready>,
-}
-
-/// Times, seconds since 1970.
+/// When a node's agent is ready, seconds since 1970. It has two pods while one takes over from the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
     /// When the newest of those that are ready was made.
@@ -29,15 +22,15 @@ pub(super) struct Ready {
 }
 
 impl Agents {
-    /// By the names of nodes; those without an agent's pod are not among them. O(pods).
-    pub(super) fn by_node<'a>(&self, observed: &'a Observed) -> BTreeMap<&'a str, OfNode> {
-        let mut nodes: BTreeMap<&str, OfNode> = BTreeMap::new();
+    /// By the names of nodes, `None` where no pod of the agent is ready; those without one are not there. O(pods).
+    pub(super) fn by_node<'a>(&self, observed: &'a Observed) -> BTreeMap<&'a str, Option<Ready>> {
+        let mut nodes: BTreeMap<&str, Option<Ready>> = BTreeMap::new();
         for pod in observed.pods.iter().filter(|pod| self.are(pod)) {
             let Some(node) = pod.node.as_deref() else { continue };
-            let of_node = nodes.entry(node).or_insert(OfNode { ready: None });
+            let of_node = nodes.entry(node).or_default();
             let Some(since) = pod.ready.filter(|_| !pod.phase.is_over()) else { continue };
             let created = pod.meta.created;
-            let ready = of_node.ready.get_or_insert(Ready { created, since });
+            let ready = of_node.get_or_insert(Ready { created, since });
             *ready = Ready { created: ready.created.max(created), since: ready.since.min(since) };
         }
         nodes

@@ -4,7 +4,6 @@ mod plan;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Agents;
 use crate::controller::{Controller, Now, Pace, Plan};
@@ -27,25 +26,24 @@ pub struct Config {
 /// taint.
 ///
 /// - An agent is ready where its pod says so. A pod that is older than the Node may say what was before the machine was
-///   started anew: it counts once the Node is [`plan::SETTLED`] old, when its kubelet has had its say.
-/// - The taint is *removed*, and the condition set, on the last word of the pods' watch, which is at most as old as a
-///   watch may be silent: the agent was ready then, so that the node has had its network. A Node that has changed
-///   since it was seen is not written.
+///   started anew: it counts once the Node is [`plan::SETTLED`] old, when its kubelet has had its say, and that is heard.
+/// - Nothing is written while nothing is heard of pods or Nodes, nor where a Node has changed since it was seen.
 /// - The taint is *set* only on what is surely so: the Node is ready (else it is the node controller, not the
 ///   kubelet, that calls its pods unready, as after an outage of the API server it does for all), the pods' watch has told
 ///   something newer than the Node, and all that for [`plan::GRACE`], unless the agent was never ready: an agent
-///   that is started anew is no reason.
+///   that is started anew is no reason. Of a Node that is older than [`plan::SETTLED`] when this operator begins to
+///   lead, its agent was.
 /// - `spec.taints` is replaced as a whole, in a strategic patch too (its list is atomic), so the patch names the version
 ///   that was seen.
 pub struct Readiness {
     config: Config,
-    /// Since when nodes' agents are not ready, by name.
-    unready: BTreeMap<Arc<str>, Duration>,
+    /// Nodes by their names.
+    seen: BTreeMap<Arc<str>, plan::Seen>,
 }
 
 impl Readiness {
     pub const fn new(config: Config) -> Self {
-        Self { config, unready: BTreeMap::new() }
+        Self { config, seen: BTreeMap::new() }
     }
 }
 
@@ -63,6 +61,10 @@ impl Controller for Readiness {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        plan::plan(&self.config, &mut self.unready, observed, now)
+        if !observed.are_fresh(self.kinds(), now) {
+            self.seen.values_mut().for_each(plan::Seen::begin_anew);
+            return Plan::default();
+        }
+        plan::plan(&self.config, &mut self.seen, observed, now)
     }
 }

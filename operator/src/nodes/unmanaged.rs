@@ -163,8 +163,7 @@ impl Controller for Unmanaged {
             return Plan::default();
         }
         let agents = self.config.agents.by_node(observed);
-        let agents: BTreeMap<_, _> =
-            agents.into_iter().filter_map(|(node, of)| Some((node, of.ready?))).collect();
+        let agents: BTreeMap<_, _> = agents.into_iter().filter_map(|(node, of)| Some((node, of?))).collect();
         self.note_agents(&agents, now);
         let selector = &self.config.selector;
         let pods = observed.pods.iter().filter(|pod| selector.selects(&pod.labels) && needs_endpoint(pod));

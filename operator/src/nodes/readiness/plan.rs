@@ -7,13 +7,12 @@ use serde_json::json;
 
 use super::Config;
 use crate::controller::{Now, Plan};
-use crate::nodes::agents::OfNode;
 use crate::observed::{Kind, Node, Observed, Taint};
 use crate::write::{Patch, Write};
 
 /// Kubelets report their pods within this time of a start.
 pub(super) const SETTLED: Duration = Duration::from_secs(120);
-/// A pod is not ready for so long before its node is tainted.
+/// A pod that was ready is not for so long before its node is tainted.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 const UNAVAILABLE: &str = "NetworkUnavailable";
@@ -21,26 +20,56 @@ const UNAVAILABLE: &str = "NetworkUnavailable";
 const REASON: &str = "CiliumIsUp";
 const MESSAGE: &str = "Cilium is running on this node";
 
+/// What is remembered of a Node.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    uid: Arc<str>,
+    /// Its agent was ready once, for all that is known.
+    was_ready: bool,
+    /// Since when it is not.
+    unready: Option<Duration>,
+}
+
+impl Seen {
+    /// Whether its agent is ready is not known for a while.
+    pub(super) const fn begin_anew(&mut self) {
+        self.unready = None;
+    }
+}
+
 pub(super) fn plan(
     config: &Config,
-    unready: &mut BTreeMap<Arc<str>, Duration>,
+    seen: &mut BTreeMap<Arc<str>, Seen>,
     observed: &Observed,
     now: Now,
 ) -> Plan {
     let agents = config.agents.by_node(observed);
-    let before = std::mem::take(unready);
+    let mut before = std::mem::take(seen);
     let mut plan = Plan::default();
     for node in observed.nodes.iter().filter(|node| !node.meta.is_deleting) {
-        let Some(OfNode { ready }) = agents.get(&*node.meta.name) else { continue };
-        let decision = match ready {
-            Some(ready) => when_ready(config, node, ready.created, now),
-            None if config.set_taint && is_sure(node, observed) => {
-                let since = before.get(&node.meta.name).copied().unwrap_or(now.monotonic);
-                unready.insert(Arc::clone(&node.meta.name), since);
-                when_unready(config, node, since, now)
+        let name = &node.meta.name;
+        let known = before.remove(name).filter(|seen| seen.uid == node.meta.uid);
+        let mut of_node = known.unwrap_or_else(|| Seen {
+            uid: Arc::clone(&node.meta.uid),
+            was_ready: is_up(node) || age(node, now) >= SETTLED,
+            unready: None,
+        });
+        let decision = match agents.get(&**name) {
+            Some(Some(ready)) => {
+                (of_node.was_ready, of_node.unready) = (true, None);
+                when_ready(config, node, ready.created, now)
             }
-            None => Decision::Nothing,
+            Some(None) if config.set_taint && is_sure(node, observed) => {
+                let since = *of_node.unready.get_or_insert(now.monotonic);
+                let grace = if of_node.was_ready { GRACE } else { Duration::ZERO };
+                when_unready(config, node, (since + grace).saturating_sub(now.monotonic))
+            }
+            Some(None) | None => {
+                of_node.unready = None;
+                Decision::Nothing
+            }
         };
+        seen.insert(Arc::clone(name), of_node);
         match decision {
             Decision::Nothing => {}
             Decision::Write(write) => plan.writes.push(write),
@@ -63,10 +92,14 @@ fn when_ready(config: &Config, node: &Node, created: i64, now: Now) -> Decision 
     if !wants_condition && !has_taint {
         return Decision::Nothing;
     }
-    let age = now.seconds().saturating_sub(node.meta.created);
-    let left = SETTLED.saturating_sub(Duration::from_secs(u64::try_from(age).unwrap_or(0)));
-    if created < node.meta.created && !left.is_zero() {
-        return Decision::Wait(left);
+    if created < node.meta.created {
+        let left = SETTLED.saturating_sub(age(node, now));
+        if !left.is_zero() {
+            return Decision::Wait(left);
+        }
+        if !node.is_ready {
+            return Decision::Nothing;
+        }
     }
     if wants_condition {
         return Decision::Write(condition(node, now));
@@ -75,12 +108,11 @@ fn when_ready(config: &Config, node: &Node, created: i64, now: Now) -> Decision 
     Decision::Write(taints(node, others, "its agent is ready"))
 }
 
-fn when_unready(config: &Config, node: &Node, since: Duration, now: Now) -> Decision {
+fn when_unready(config: &Config, node: &Node, left: Duration) -> Decision {
     if node.taints.iter().any(|taint| *taint.key == *config.taint_key) {
         return Decision::Nothing;
     }
-    let left = (since + GRACE).saturating_sub(now.monotonic);
-    if is_up(node) && !left.is_zero() {
+    if !left.is_zero() {
         return Decision::Wait(left);
     }
     let taint = Taint {
@@ -97,7 +129,12 @@ fn is_sure(node: &Node, observed: &Observed) -> bool {
     node.is_ready && observed.pods.version() >= node.meta.version
 }
 
-/// Its agent was ready once.
+/// Since it was made.
+fn age(node: &Node, now: Now) -> Duration {
+    Duration::from_secs(u64::try_from(now.seconds().saturating_sub(node.meta.created)).unwrap_or(0))
+}
+
+/// It says that its agent was ready once.
 fn is_up(node: &Node) -> bool {
     let condition = node.network_unavailable.as_ref();
     condition.is_some_and(|condition| &*condition.status == "False" && &*condition.reason == REASON)

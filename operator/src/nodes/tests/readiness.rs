@@ -129,6 +129,68 @@ fn a_node_is_tainted_at_once_where_no_agent_was_ever_ready_and_later_where_one_i
 }
 
 #[test]
+fn an_agent_that_is_started_anew_is_no_reason_though_no_condition_says_that_it_was_ready() {
+    let mut api = FakeApi::default();
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    let config = || ReadinessConfig { set_condition: false, ..config() };
+    let (mut leader, mut next) = (Readiness::new(config()), Readiness::new(config()));
+    agent(&mut api, "a", true);
+    assert_eq!(turn(&mut api, &mut leader), []);
+    api.clock = 60;
+    agent(&mut api, "a", false);
+    let grace = (vec![], Some(Duration::from_secs(30)));
+    let plan = leader.plan(&Replica::new(&api).observed, at(&api));
+    assert_eq!((plan.writes, plan.again), grace);
+    api.clock = 1000;
+    let plan = next.plan(&Replica::new(&api).observed, at(&api));
+    assert_eq!((plan.writes, plan.again), grace, "the next leader does not know it");
+    // Another Node of the name is another one.
+    api.remove(Kind::Node, "a");
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    agent(&mut api, "a", false);
+    api.put(Kind::Pod, "default/newer", json!({}));
+    assert_eq!(turn(&mut api, &mut leader).len(), 1);
+}
+
+#[test]
+fn nothing_is_written_by_what_pods_said_before_they_were_heard_of_no_more() {
+    let mut api = FakeApi::default();
+    tainted(&mut api, "a");
+    tainted(&mut api, "b");
+    api.put(Kind::Node, "b", json!({"spec": {"taints": []}}));
+    agent(&mut api, "a", true);
+    agent(&mut api, "b", false);
+    // Made anew, with the pod that it had.
+    api.clock = 1000;
+    api.remove(Kind::Node, "a");
+    tainted(&mut api, "a");
+    let (mut replica, mut readiness) = (Replica::new(&api), Readiness::new(config()));
+    let plan = |replica: &Replica, readiness: &mut Readiness, api: &FakeApi| {
+        let plan = readiness.plan(&replica.observed, at(api));
+        (
+            plan.writes.into_iter().map(|write| write.object).collect::<Vec<_>>(),
+            plan.again.map(|again| again.as_secs()),
+        )
+    };
+    assert_eq!(plan(&replica, &mut readiness, &api), (vec![], Some(30)));
+    for kind in [Kind::Pod, Kind::Node] {
+        replica.observed.hear(kind, at(&api).monotonic, at(&api));
+        api.clock += 300;
+        assert_eq!(plan(&replica, &mut readiness, &api), (vec![], None), "{kind:?}");
+        replica.observed.hear(Kind::Pod, at(&api).monotonic, at(&api));
+        replica.observed.hear(Kind::Node, at(&api).monotonic, at(&api));
+        assert_eq!(
+            plan(&replica, &mut readiness, &api),
+            (vec!["a".to_owned()], Some(30)),
+            "b has its time anew"
+        );
+    }
+    // Its kubelet says nothing.
+    api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}));
+    assert_eq!(turn(&mut api, &mut readiness), []);
+}
+
+#[test]
 fn neither_an_outage_nor_a_watch_that_lags_taints_a_node() {
     let mut api = FakeApi::default();
     api.put(Kind::Node, "a", json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}));
