@@ -74,7 +74,7 @@ pub(crate) async fn collect(client: &Client) -> Result<usize> {
         .map(NumericIdentity::new)
         .collect();
     let now = i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs())?;
-    let writes = garbage::plan(&identities, &used, now, 0).into_iter();
+    let writes = garbage::plan(&identities, &used, now, 0_i64).into_iter();
     let deleted: Vec<bool> =
         stream::iter(writes.map(|write| carry_out(client, write))).buffer_unordered(16).try_collect().await?;
     Ok(deleted.into_iter().filter(|deleted| *deleted).count())

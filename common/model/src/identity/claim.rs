@@ -18,6 +18,11 @@
 //! a list of CiliumEndpoints made after the mark names it nowhere. Use begins with a Get after the references are written:
 //! it sees a mark, which is then removed and with it the version; or none, and any later mark comes after the references.
 //!
+//! Agents use a number from `Refer` on, for pods that start. Until its reference is written nothing keeps a collector from
+//! it but time: between its mark and its delete a collector waits for longer than it takes to write the reference, or to
+//! see the mark and remove it, and than the collector's watches are late (three minutes at least, unless it is configured
+//! otherwise: `operator/src/identity_gc/pressure.rs`).
+//!
 //! What others do without these rules (delete an identity in use, make a second one of a label set) is survived: a
 //! vanished number is made again, and among several confirmed ones all claims choose the same.
 
@@ -200,9 +205,15 @@ impl Claim {
         }
     }
 
-    /// Takes note of what came of `action`. One that is not what [`Self::next`] says any more changes nothing.
+    /// Takes note of what came of `action`. One that is not what [`Self::next`] says any more changes nothing, but that
+    /// references are written is so whatever is being done meanwhile.
     pub fn done(&mut self, action: Action, outcome: Outcome) {
         let phase = self.phase;
+        if let (Action::Refer { number }, Outcome::Done) = (action, &outcome)
+            && self.is_settled().is_none_or(|settled| settled == number)
+        {
+            self.referred = Some(number);
+        }
         self.phase = match (phase, action, outcome) {
             (Phase::Look { refused }, Action::List, Outcome::Listed(seen)) => self.decide(seen, refused),
             // A list is due after a create, whatever came of it.
@@ -216,7 +227,6 @@ impl Claim {
             (Phase::Refer(number), Action::Refer { number: referred }, Outcome::Done)
                 if number == referred =>
             {
-                self.referred = Some(number);
                 Phase::Check(number)
             }
             (Phase::Check(number), Action::Get { .. }, outcome) => self.check(number, &outcome),
@@ -244,6 +254,10 @@ impl Claim {
             // One list answers all of a namespace.
             (Phase::Held(_), _) if self.keeps => Phase::Look { refused: None },
             (Phase::Held(held), _) => Phase::Check(held),
+            // Who uses it before it is referred to has nothing else that keeps a collector from it.
+            (Phase::Refer(number), Some(best)) if best.number == number && best.is_marked => {
+                Phase::Unmark(number, best.version)
+            }
             (Phase::Wait, Some(best)) if best.standing == Standing::Confirmed => {
                 Phase::Look { refused: None }
             }

@@ -23,6 +23,22 @@ pub enum Mark {
     Unreadable,
 }
 
+/// How long an identity that nothing uses stays, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From its creation to its mark.
+    pub young: i64,
+    /// From its mark to its end. Who takes it into use writes a reference, or removes the mark, within this time.
+    pub marked: i64,
+}
+
+impl From<i64> for Timeouts {
+    /// Both, as Cilium's `identity-heartbeat-timeout` (30 minutes).
+    fn from(seconds: i64) -> Self {
+        Self { young: seconds, marked: seconds }
+    }
+}
+
 /// What is to be done with an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
@@ -41,20 +57,21 @@ pub struct Collection {
 }
 
 /// What is to be written, by number. `used` are the numbers that something refers to, listed after `identities` were
-/// read; `now` and `timeout` are in seconds (Cilium's `identity-heartbeat-timeout` is 30 minutes).
+/// read; `now` is in seconds.
 pub fn plan<'a>(
     identities: impl IntoIterator<Item = &'a CiliumIdentity>,
     used: &BTreeSet<NumericIdentity>,
     now: i64,
-    timeout: i64,
+    timeouts: impl Into<Timeouts>,
 ) -> Vec<Collection> {
+    let timeouts = timeouts.into();
     let judged = identities.into_iter().map(|identity| {
         let mark = identity
             .heartbeat
             .as_deref()
             .map(|text| crate::k8s::seconds_of(text).map_or(Mark::Unreadable, Mark::At));
         let verdict =
-            judge(mark, identity.created.unwrap_or(0), used.contains(&identity.number), now, timeout);
+            judge(mark, identity.created.unwrap_or(0), used.contains(&identity.number), now, timeouts);
         Collection { number: identity.number, version: version_of(identity), verdict }
     });
     judged.filter(|collection| collection.verdict != Verdict::Keep).collect()
@@ -62,15 +79,15 @@ pub fn plan<'a>(
 
 /// Of one identity. `created` in seconds since 1970: an identity is older than its first CiliumEndpoint, so a young one is
 /// left alone.
-pub fn judge(mark: Option<Mark>, created: i64, is_used: bool, now: i64, timeout: i64) -> Verdict {
+pub fn judge(mark: Option<Mark>, created: i64, is_used: bool, now: i64, timeouts: Timeouts) -> Verdict {
     match (mark, is_used) {
         (None, true) => Verdict::Keep,
         (Some(_), true) => Verdict::Unmark,
-        (None, false) if now.saturating_sub(created) < timeout => Verdict::Keep,
+        (None, false) if now.saturating_sub(created) < timeouts.young => Verdict::Keep,
         (None | Some(Mark::Unreadable), false) => Verdict::Mark,
         // The clock of who marked it was wrong, or ours was.
-        (Some(Mark::At(at)), false) if at > now.saturating_add(timeout) => Verdict::Mark,
-        (Some(Mark::At(at)), false) if now.saturating_sub(at) >= timeout => Verdict::Delete,
+        (Some(Mark::At(at)), false) if at > now.saturating_add(timeouts.marked) => Verdict::Mark,
+        (Some(Mark::At(at)), false) if now.saturating_sub(at) >= timeouts.marked => Verdict::Delete,
         (Some(Mark::At(_)), false) => Verdict::Keep,
     }
 }
@@ -81,9 +98,10 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
     const TIMEOUT: i64 = 1800;
+    const YOUNG: i64 = 60;
 
     fn judged(mark: Option<Mark>, created: i64, is_used: bool) -> Verdict {
-        judge(mark, created, is_used, NOW, TIMEOUT)
+        judge(mark, created, is_used, NOW, Timeouts { young: YOUNG, marked: TIMEOUT })
     }
 
     #[test]
@@ -96,8 +114,8 @@ mod tests {
 
     #[test]
     fn what_is_unused_is_marked_once_it_is_old_enough_to_have_been_used() {
-        assert_eq!(judged(None, NOW - TIMEOUT + 1, false), Verdict::Keep);
-        assert_eq!(judged(None, NOW - TIMEOUT, false), Verdict::Mark);
+        assert_eq!(judged(None, NOW - YOUNG + 1, false), Verdict::Keep);
+        assert_eq!(judged(None, NOW - YOUNG, false), Verdict::Mark);
     }
 
     #[test]

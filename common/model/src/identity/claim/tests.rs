@@ -6,10 +6,12 @@
 mod checker;
 mod server;
 mod steps;
+mod uses;
 mod world;
 
 use super::Right;
 use checker::{FOUND_BY_USE, Outcome, RULES, faults};
+use uses::Use;
 use world::{LeftOut, Rules, SETS, Set};
 
 /// The label sets have the same home, or neighbouring ones.
@@ -65,6 +67,23 @@ fn crashes_late_writes_and_late_news_change_nothing_of_that() {
             is_news_late: true,
             ..rules
         }));
+    }
+}
+
+/// Agents do not wait for their references with what starts: they rely on the time that collectors leave.
+#[test]
+fn who_uses_a_number_before_it_is_referred_to_relies_on_the_wait_between_mark_and_delete() {
+    for homes in HOMES {
+        let uses = Use::Settled { is_in_time: true };
+        let rules = Rules { homes, uses, starts: Some(1), collections: Some(3), ..RULES };
+        assert_sound(&faults(Rules { clients: THREE, ..rules.clone() }));
+        if is_long() || homes == HOMES[0] {
+            assert_sound(&faults(Rules { clients: ANY, collectors: 2, ..rules.clone() }));
+        }
+        let uses = Use::Settled { is_in_time: false };
+        let outcome = faults(Rules { clients: THREE, uses, ..rules });
+        let found = outcome.faults.keys().any(|fault| FOUND_BY_USE.contains(fault));
+        assert!(found, "the wait is not needed: {outcome:#?}");
     }
 }
 

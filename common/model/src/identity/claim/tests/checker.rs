@@ -6,6 +6,7 @@ use portway_datapath::NumericIdentity;
 use stateright::{Checker as _, Model, Property};
 
 use super::super::Right;
+use super::uses::Use;
 use super::world::{LeftOut, Rules, SETS, Set, Step, World};
 use crate::identity::seen::Standing;
 
@@ -148,6 +149,7 @@ pub(super) struct Outcome {
 
 pub(super) const RULES: Rules = Rules {
     left_out: LeftOut::Nothing,
+    uses: Use::Held,
     homes: [256, 256],
     clients: &[&SETS, &SETS],
     rights: &[Right::Create],

@@ -3,6 +3,7 @@
 use portway_datapath::NumericIdentity;
 
 use super::super::{Action, Outcome, Phase};
+use super::uses::Use;
 use super::world::{CURRENT, Collector, Identity, LeftOut, Rules, STALE, Set, World};
 use crate::identity::garbage::{self, Verdict};
 use crate::identity::seen::{Standing, Version};
@@ -55,6 +56,11 @@ impl World {
                 }
                 None => Collector::Idle,
             },
+            Collector::Read { number, is_marked: true, .. }
+                if rules.uses == (Use::Settled { is_in_time: true }) && self.is_used_unseen(number) =>
+            {
+                Collector::Idle
+            }
             Collector::Read { number, version, is_marked } => {
                 Collector::Judged { number, version, verdict: judge(is_marked, self.is_referred(number)) }
             }
@@ -162,5 +168,5 @@ impl World {
 
 /// Every wait of the collector is over.
 fn judge(is_marked: bool, is_used: bool) -> Verdict {
-    garbage::judge(is_marked.then_some(garbage::Mark::At(0)), 0, is_used, i64::MAX, 1)
+    garbage::judge(is_marked.then_some(garbage::Mark::At(0)), 0, is_used, i64::MAX, 1.into())
 }

@@ -3,6 +3,7 @@
 use portway_datapath::NumericIdentity;
 
 use super::super::{Action, Claim, Right};
+use super::uses::Use;
 use super::world::{Client, Collector, Rules, SETS, Step, World};
 
 impl Rules {
@@ -54,7 +55,7 @@ impl World {
                         }
                     }
                     Action::Exhausted => {}
-                    Action::Refer { .. } => steps.push(Step::Act(c)),
+                    Action::Refer { .. } => steps.extend([Step::Act(c), Step::Hear(c)]),
                     Action::List | Action::Get { .. } => steps.push(rules.sends(c)),
                     Action::Create { .. } | Action::Delete { .. } | Action::Confirm { .. } => {
                         steps.push(rules.sends(c));
@@ -62,6 +63,10 @@ impl World {
                             steps.push(Step::GiveUp(c));
                         }
                     }
+                }
+                let is_unseen = client.using.is_some_and(|(_, number)| client.refers != Some(number));
+                if is_unseen && matches!(rules.uses, Use::Settled { .. }) {
+                    steps.push(Step::Refer(c));
                 }
                 if self.crashes > 0 {
                     steps.push(Step::Crash(c));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use portway_datapath::NumericIdentity;
 
 use super::super::{Action, Claim, Outcome, Phase, Right};
+use super::uses::Use;
 use crate::identity::garbage::Verdict;
 use crate::identity::seen::{Seen, Standing, Version};
 use crate::k8s::Uid;
@@ -45,6 +46,7 @@ pub(super) enum LeftOut {
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) left_out: LeftOut,
+    pub(super) uses: Use,
     pub(super) homes: [u32; 2],
     /// Which label sets each client may want.
     pub(super) clients: &'static [&'static [Set]],
@@ -174,6 +176,8 @@ pub(super) enum Step {
     /// News of a watch, true or not.
     Notice(usize),
     LookAgain(usize),
+    /// A client writes its reference while something else is being done.
+    Refer(usize),
     Release(usize),
     Unrefer(usize),
     Crash(usize),
@@ -236,9 +240,9 @@ impl World {
                 let outcome = world.request(rules, set, action);
                 world.clients[c].answer = Some((action, outcome));
             }
-            Step::Answer(c) => world.answered(c)?,
+            Step::Answer(c) => world.answered(rules, c)?,
             Step::AnswerDoubted(c) => {
-                world.answered(c)?;
+                world.answered(rules, c)?;
                 world.hear(c)?;
             }
             Step::GiveUp(c) => {
@@ -253,6 +257,7 @@ impl World {
                 world.request(rules, set, action);
             }
             Step::Hear(c) => world.hear(c)?,
+            Step::Refer(c) => world.refer(c)?,
             Step::Notice(c) => world.clients[c].claim.as_mut()?.1.observe(&[]),
             Step::LookAgain(c) => {
                 let other = Identity { set: Set::A, standing: Standing::Confirmed, is_marked: false };
@@ -323,12 +328,11 @@ impl World {
         is_wished || self.clients.iter().any(|client| client.refers == Some(number))
     }
 
-    fn answered(&mut self, c: usize) -> Option<()> {
+    fn answered(&mut self, rules: &Rules, c: usize) -> Option<()> {
         let client = &mut self.clients[c];
         let (action, outcome) = client.answer.take()?;
-        let (set, claim) = client.claim.as_mut()?;
-        claim.done(action, outcome);
-        client.using = claim.in_use().map(|number| (*set, number)).filter(|_| !client.keeps);
+        client.claim.as_mut()?.1.done(action, outcome);
+        client.uses(rules);
         Some(())
     }
 
@@ -386,7 +390,7 @@ impl World {
             {
                 claim.phase = claim.hold(number);
             }
-            client.using = claim.in_use().map(|number| (set, number)).filter(|_| !client.keeps);
+            client.uses(rules);
         }
     }
 }
