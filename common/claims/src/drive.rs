@@ -1,10 +1,9 @@
 //! Requests of claims, from the claim to the API server and back.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portway_model::identity::{Action, Outcome, Seen};
+use portway_model::identity::{Action, Outcome};
 use portway_model::labels::Labels;
 use portway_runtime::kubernetes::RequestError;
 use tokio::time::sleep;
@@ -28,7 +27,7 @@ pub(crate) enum Done {
     /// The identities of a namespace.
     List {
         namespace: Option<Arc<str>>,
-        result: Result<Vec<Found>, RequestError>,
+        result: Result<Found, RequestError>,
     },
 }
 
@@ -158,22 +157,16 @@ impl Allocator {
             self.lists.remove(&namespace);
             return;
         }
-        let request = requests.list(namespace.as_deref());
+        let wanted = lists.asked.iter().map(|(labels, _)| labels.clone()).collect();
+        let request = requests.list(namespace.as_deref(), wanted);
         self.running.push(Box::pin(async move { Done::List { namespace, result: request.await } }));
     }
 
-    fn listed(&mut self, namespace: &Option<Arc<str>>, result: Result<Vec<Found>, RequestError>) {
+    fn listed(&mut self, namespace: &Option<Arc<str>>, result: Result<Found, RequestError>) {
         let asked = self.lists.get_mut(namespace).map(|lists| std::mem::take(&mut lists.asked));
-        let result = result.map(|found| {
-            let mut by_labels: HashMap<Labels, Vec<Seen>> = HashMap::new();
-            for Found { labels, seen } in found {
-                by_labels.entry(labels).or_default().push(seen);
-            }
-            by_labels
-        });
         for (labels, serial) in asked.into_iter().flatten() {
             let result = match &result {
-                Ok(by_labels) => Ok(Outcome::Listed(by_labels.get(&labels).cloned().unwrap_or_default())),
+                Ok(found) => Ok(Outcome::Listed(found.get(&labels).cloned().unwrap_or_default())),
                 Err(error) => Err(error.clone()),
             };
             self.answer(&labels, serial, Action::List, result);

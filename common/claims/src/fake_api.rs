@@ -37,7 +37,7 @@ impl FakeApi {
         let state = api.clone();
         let answer = move |method: Method, uri: Uri, body: Bytes| {
             let state = state.clone();
-            async move { state.answer(&method, uri.path(), &body) }
+            async move { state.answer(&method, &uri, &body) }
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         api.0.lock().unwrap().url = format!("http://{}", listener.local_addr().unwrap());
@@ -116,8 +116,9 @@ impl FakeApi {
         std::mem::take(&mut self.0.lock().unwrap().reads)
     }
 
-    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, String) {
+    fn answer(&self, method: &Method, uri: &Uri, body: &[u8]) -> (StatusCode, String) {
         let mut state = self.0.lock().unwrap();
+        let path = uri.path();
         let is_denied = |text: &String| String::from_utf8_lossy(body).contains(text);
         let is_denied = state.denied.as_ref().is_some_and(is_denied);
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -163,8 +164,7 @@ impl FakeApi {
                 let below = format!("{path}/");
                 let items: Vec<_> =
                     state.objects.iter().filter(|(path, _)| path.starts_with(&below)).collect();
-                let items: Vec<_> = items.into_iter().map(|(_, object)| object).collect();
-                (StatusCode::OK, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())
+                (StatusCode::OK, page(&items, uri.query().unwrap_or_default(), state.last).to_string())
             }
             (_, None) => status(404),
             (&Method::GET, Some(held)) => (StatusCode::OK, held.to_string()),
@@ -197,6 +197,24 @@ impl State {
             fields.remove(field);
         }
     }
+}
+
+/// The page of a list that is asked for; a token is how many went before.
+fn page(items: &[(&String, &Value)], query: &str, version: u64) -> Value {
+    let number = |name: &str| {
+        let values = query.split('&').filter_map(|part| part.split_once('='));
+        values.filter(|(key, _)| *key == name).find_map(|(_, value)| value.parse::<usize>().ok())
+    };
+    let (before, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(usize::MAX));
+    let page: Vec<_> = items.iter().skip(before).take(limit).map(|(_, object)| object).collect();
+    let after = before + page.len();
+    let next = if after < items.len() { after.to_string() } else { String::new() };
+    json!({
+        "apiVersion": "v1",
+        "kind": "List",
+        "metadata": {"resourceVersion": version.to_string(), "continue": next},
+        "items": page,
+    })
 }
 
 pub fn uid(number: u64) -> String {

@@ -9,8 +9,9 @@
 //!      ──► Held: nobody will take it away
 //! ```
 //!
-//! From `Settled` on the number may be shown to other nodes and used if the CiliumEndpoint is written within the timeout of
-//! garbage collection (half an hour), which begins then. `Held` waits for no clock.
+//! From `Settled` on the number may be shown to other nodes and used if the CiliumEndpoint is written before a collector
+//! deletes what it has marked since: half an hour after the mark, and three minutes where numbers run short, unless
+//! `identity-heartbeat-timeout` is shorter. A mark that a watch tells of meanwhile is removed. `Held` waits for no clock.
 
 mod alone;
 mod drive;

@@ -1,14 +1,14 @@
 //! A claim's actions as requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 
 use http::Method;
 use portway_datapath::NumericIdentity;
 use portway_model::identity::{Action, CLAIM, HEARTBEAT, Outcome, Seen, Standing, Version};
-use portway_model::k8s::{CiliumIdentity, Format, Names, Object, decode};
+use portway_model::k8s::{CiliumIdentity, Format, Names, Object, cilium_identity, decode};
 use portway_model::labels::{self, Labels};
-use portway_runtime::kubernetes::{Client, RequestError};
+use portway_runtime::kubernetes::{Client, RequestError, Resource, each_page};
 use serde_json::{Value, json};
 
 const PATH: &str = "/apis/cilium.io/v2/ciliumidentities";
@@ -17,35 +17,38 @@ pub(super) struct Requests {
     client: Client,
 }
 
-/// An identity of a list.
-pub(super) struct Found {
-    pub(super) labels: Labels,
-    pub(super) seen: Seen,
-}
+/// The identities of each label set.
+pub(super) type Found = HashMap<Labels, Vec<Seen>>;
 
 impl Requests {
     pub(super) fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// All identities of a namespace's pods; `None`: of the cluster. Without a version in the query the answer is as new as
-    /// the quorum. The namespace, which every identity of pods has among its own labels, makes it short.
+    /// The identities of these label sets, which are of a namespace's pods (`None`: of all), as new as the quorum. The
+    /// namespace, which every identity of pods has among its own labels, makes the list short; where it does not, there is a
+    /// page of it at a time. O(identities of the namespace).
     pub(super) fn list(
         &self,
         namespace: Option<&str>,
-    ) -> impl Future<Output = Result<Vec<Found>, RequestError>> + Send + use<> {
+        wanted: BTreeSet<Labels>,
+    ) -> impl Future<Output = Result<Found, RequestError>> + Send + use<> {
         let client = self.client.clone();
-        let path = match namespace {
-            Some(namespace) => format!("{PATH}?labelSelector={}%3D{namespace}", labels::NAMESPACE),
-            None => PATH.to_owned(),
-        };
+        let of_namespace =
+            |namespace| Resource::selecting("labelSelector", &format!("{}={namespace}", labels::NAMESPACE));
+        let selector = namespace.map(of_namespace).unwrap_or_default();
+        let resource = Resource { kind: "CiliumIdentity", path: PATH.into(), selector };
         async move {
-            let identities = read(&client.get(&path).await?)?;
-            let found = |identity: &CiliumIdentity| Found {
-                labels: identity.labels.clone(),
-                seen: Seen::from(identity),
-            };
-            Ok(identities.iter().map(found).collect())
+            let mut found = Found::new();
+            each_page(&client, &resource, |objects| {
+                // One that cannot be read means something else.
+                let identities = objects.iter().filter_map(|object| cilium_identity(object.get()).ok());
+                for identity in identities.filter(|identity| wanted.contains(&identity.labels)) {
+                    found.entry(identity.labels.clone()).or_default().push(Seen::from(&*identity));
+                }
+            })
+            .await?;
+            Ok(found)
         }
     }
 

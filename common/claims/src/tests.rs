@@ -168,7 +168,7 @@ fn object(app: &str) -> Value {
 
 /// What a list is answered.
 fn list(items: &[Value]) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": items})
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
 }
 
 /// An API server that has these identities, and a claimant.
@@ -250,4 +250,21 @@ async fn a_number_that_has_settled_and_turns_out_to_be_others_is_lost() {
     api.put(COLLECTION, &list(&[]));
     allocator.referred(&labels("web"), NUMBER);
     assert_eq!(next(&mut allocator).await, News::Lost(NUMBER));
+}
+
+#[tokio::test]
+async fn a_mark_that_a_watch_tells_of_before_the_reference_is_written_goes() {
+    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
+    allocator.hold(&labels("web"), None);
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    let mut marked = object("web");
+    marked["metadata"]["annotations"] = json!({"io.cilium.heartbeat": "2026-11-30T00:00:00Z"});
+    api.put(OBJECT, &marked);
+    allocator.observe(&keeper::shown(&api, NUMBER));
+    // The reference is written meanwhile, which is told once.
+    allocator.referred(&labels("web"), NUMBER);
+    assert_eq!(allocator.place(&labels("web")), Some(Place::Settled(NUMBER)));
+    assert_eq!(next(&mut allocator).await, News::Held(NUMBER));
+    assert_eq!(api.writes(), [format!("PATCH {OBJECT}")]);
+    assert_eq!(api.get(OBJECT).unwrap()["metadata"]["annotations"], json!({}));
 }

@@ -2,8 +2,9 @@
 //!
 //! Bytes go in and out: an object is JSON text here, whatever its kind. [`Client`] sends requests to one of several
 //! servers within a rate limit; [`Watch`] follows one kind and tells it as [`WatchEvent`]s, whatever the API server
-//! and the network do; [`object_versions`] lists what is there, for an audit; [`EventRecorder`] writes Events. An [`Elector`]
-//! takes part in a leader election, and its [`Fence`] keeps a client from writing without a lease.
+//! and the network do; [`each_page`] lists what is there, and [`object_versions`] its versions, for an audit;
+//! [`EventRecorder`] writes Events. An [`Elector`] takes part in a leader election, and its [`Fence`] keeps a client from
+//! writing without a lease.
 
 mod client;
 mod connection;
@@ -14,6 +15,7 @@ pub mod jitter;
 mod lease;
 mod ledger;
 mod metrics;
+mod pages;
 #[cfg(test)]
 mod scripted;
 mod servers;
@@ -29,5 +31,6 @@ pub use fence::Fence;
 pub use lease::{Elector, ElectorError, ElectorOptions, ElectorStatus, Leadership, LeaseTimes};
 pub use ledger::ClientStatus;
 pub use metrics::{ApiServerCollector, Told};
+pub use pages::each_page;
 pub use versions::object_versions;
 pub use watch::{Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus};

@@ -16,7 +16,7 @@ async fn keeper(range: NumberRange) -> (FakeApi, Allocator) {
 }
 
 /// What a watch tells of the object at a path.
-fn shown(api: &FakeApi, number: NumericIdentity) -> Event {
+pub(super) fn shown(api: &FakeApi, number: NumericIdentity) -> Event {
     let object = api.get(&format!("{COLLECTION}/{number}")).unwrap().to_string();
     let decoded = decode(object.as_bytes(), Format::Json, &mut Names::default()).unwrap();
     Event::Apply(decoded.objects.into_iter().next().unwrap())
@@ -66,6 +66,22 @@ async fn many_label_sets_share_their_lists() {
     let (writes, reads) = (api.writes().len(), api.reads());
     assert!((200..=210).contains(&writes), "{writes} writes");
     assert!(reads <= 40, "{reads} lists");
+}
+
+#[tokio::test]
+async fn one_that_is_far_behind_in_a_long_list_is_found() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    for number in 10_000..11_000 {
+        let mut object = object(&format!("app-{number}"));
+        object["metadata"]["name"] = json!(number.to_string());
+        api.put(&format!("{COLLECTION}/{number}"), &object);
+    }
+    // No watch has told of any of them; its create makes a second one, which the list finds to be one too many.
+    allocator.hold(&labels("app-10999"), None);
+    let held = held(&mut allocator, 1).await;
+    assert_eq!(held, BTreeMap::from([(labels("app-10999"), NumericIdentity::new(10_999))]));
+    assert_eq!(api.reads(), 5, "two lists of 1,001 and 1,000, in pages of 500");
+    assert_eq!(api.all().len(), 1000);
 }
 
 #[tokio::test]
