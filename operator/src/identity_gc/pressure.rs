@@ -6,25 +6,29 @@ use super::Config;
 const SHORT: (f64, f64) = (0.8, 0.95);
 /// Between rounds, at the first share and at the second.
 const INTERVALS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
-/// The timeout, at the first share and at the second. An agent writes the reference to a number within seconds of hearing
-/// of it; one that is throttled with a node full of new pods needs half a minute.
-const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(60));
-/// The second timeout where pods count as users themselves, be their agents ever so late.
-const SHORTEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// From creation to mark, at the first share and at the second. An agent writes the reference to a number within seconds of
+/// hearing of it; one that is throttled with a node full of new pods needs half a minute. A mark that was early goes.
+const YOUNG: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(60));
+/// From mark to delete. Longer than a watch is silent before it counts as dead ([`STALE`](crate::observed::STALE)) and than an
+/// agent takes to write a reference that it is writing, with its retries, together: agents use numbers meanwhile.
+const MARKED: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(180));
 /// Times the configured rate, at the second share.
 const FASTEST: f64 = 4.0;
 
 /// How fast identities go, by how many there are.
 ///
-/// | taken | between rounds | timeout | deletes |
-/// |---|---|---|---|
-/// | up to 80 % | as configured | as configured | as configured |
-/// | 80 % | at most 60 s | at most 5 min | as configured |
-/// | 95 % and more | at most 5 s | at most 60 s; 20 s where the operator makes identities | four times that |
+/// | taken | between rounds | from creation to mark | from mark to delete | deletes |
+/// |---|---|---|---|---|
+/// | up to 80 % | as configured | as configured | as configured | as configured |
+/// | 80 % | at most 60 s | at most 5 min | at most 5 min | as configured |
+/// | 95 % and more | at most 5 s | at most 60 s | at most 3 min | four times that |
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub interval: Duration,
-    pub timeout: Duration,
+    /// From creation to mark.
+    pub young: Duration,
+    /// From mark to delete.
+    pub marked: Duration,
     pub deletes_per_second: f64,
 }
 
@@ -35,14 +39,14 @@ impl Limits {
         let deletes_per_second = per_second(config);
         let share = taken as f64 / f64::from(config.range.count());
         if share < SHORT.0 {
-            return Self { interval, timeout, deletes_per_second };
+            return Self { interval, young: timeout, marked: timeout, deletes_per_second };
         }
         let pressure = ((share - SHORT.0) / (SHORT.1 - SHORT.0)).min(1.0);
         let between = |from: Duration, to: Duration| from.mul_f64(1.0 - pressure) + to.mul_f64(pressure);
-        let shortest = if config.rules.is_some() { SHORTEST_TIMEOUT } else { TIMEOUTS.1 };
         Self {
             interval: interval.min(between(INTERVALS.0, INTERVALS.1)),
-            timeout: timeout.min(between(TIMEOUTS.0, shortest)),
+            young: timeout.min(between(YOUNG.0, YOUNG.1)),
+            marked: timeout.min(between(MARKED.0, MARKED.1)),
             deletes_per_second: deletes_per_second * (1.0 + (FASTEST - 1.0) * pressure),
         }
     }
@@ -103,21 +107,28 @@ mod tests {
         let of = |taken| Limits::of(&config(), taken);
         let configured = Limits {
             interval: Duration::from_secs(900),
-            timeout: Duration::from_secs(1800),
+            young: Duration::from_secs(1800),
+            marked: Duration::from_secs(1800),
             deletes_per_second: 40.0,
         };
         assert_eq!((of(0), of(799)), (configured, configured));
-        let first = Limits { interval: INTERVALS.0, timeout: TIMEOUTS.0, ..configured };
+        let first = Limits { interval: INTERVALS.0, young: YOUNG.0, marked: MARKED.0, ..configured };
         assert_eq!(of(800), first);
-        let last = Limits { interval: INTERVALS.1, timeout: TIMEOUTS.1, deletes_per_second: 160.0 };
+        let last =
+            Limits { interval: INTERVALS.1, young: YOUNG.1, marked: MARKED.1, deletes_per_second: 160.0 };
         assert_eq!((of(950), of(1000)), (last, last));
         for taken in 800..1000 {
             let (before, after) = (of(taken), of(taken + 1));
-            assert!(after.interval <= before.interval && after.timeout <= before.timeout, "{taken}");
+            assert!(
+                after.interval <= before.interval
+                    && after.young <= before.young
+                    && after.marked <= before.marked,
+                "{taken}"
+            );
         }
         let quick = Config { interval: Duration::from_secs(1), timeout: Duration::from_secs(2), ..config() };
-        let Limits { interval, timeout, .. } = Limits::of(&quick, 1000);
-        assert_eq!((interval, timeout), (quick.interval, quick.timeout));
+        let Limits { interval, young, marked, .. } = Limits::of(&quick, 1000);
+        assert_eq!((interval, young, marked), (quick.interval, quick.timeout, quick.timeout));
     }
 
     #[test]
