@@ -4,6 +4,7 @@
 mod backoff;
 mod bucket;
 mod metrics;
+mod refusals;
 mod send;
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,7 @@ pub struct Status {
     /// Objects that cannot be read, by kind.
     pub misfits: BTreeMap<&'static str, Vec<Misfit>>,
     pub events: RecorderStatus,
-    /// Of the configuration.
+    /// Of the configuration, and of what is not known of kinds.
     pub warnings: Vec<String>,
 }
 
@@ -80,6 +80,8 @@ pub struct Controller {
     /// Objects whose writes failed and that are left alone for a while.
     pub left_alone: u64,
     pub last_error: Option<String>,
+    /// Kinds whose every write is refused, and the last error.
+    pub refused: BTreeMap<&'static str, String>,
     pub troubles: Vec<Trouble>,
 }
 

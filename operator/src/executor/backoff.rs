@@ -11,7 +11,7 @@ const LATE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 /// After one that failed.
 const FAILED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A server may ask to be left alone for no longer.
-const LONGEST_ASKED: Duration = Duration::from_secs(300);
+pub(super) const LONGEST_ASKED: Duration = Duration::from_secs(300);
 /// Who was not written for so long after the end of its wait begins anew.
 const FORGET: Duration = Duration::from_secs(120);
 

@@ -16,6 +16,8 @@ pub(super) enum Answer {
         outcome: Outcome,
         /// It failed for what the server is, not for what the object is.
         blames_server: bool,
+        /// It failed for who asks, whatever the object is.
+        is_refusal: bool,
         /// How long the server asks to be left alone.
         retry_after: Option<Duration>,
     },
@@ -76,27 +78,29 @@ pub(super) async fn send(client: &Client, write: &Write) -> Answer {
     match answer {
         Ok(text) => plain(Outcome::Done { version: if is_delete { 0 } else { version(&text) } }),
         Err(RequestError::Fenced { .. }) => Answer::Fenced,
-        Err(error) => failed(&error, is_delete),
+        Err(error) => failed(&error, &write.change),
     }
 }
 
-fn failed(error: &RequestError, is_delete: bool) -> Answer {
-    match error.code() {
+fn failed(error: &RequestError, change: &Change) -> Answer {
+    match (error.code(), change) {
         // Who wanted it gone has what he wanted.
-        Some(404) if is_delete => plain(Outcome::Done { version: 0 }),
-        Some(404 | 409) => plain(Outcome::Late),
+        (Some(404), Change::Delete { .. }) => plain(Outcome::Done { version: 0 }),
+        // The object is gone; where one was to be made it is its namespace or its kind, which no later look mends.
+        (Some(404), Change::Patch { .. }) | (Some(409), _) => plain(Outcome::Late),
         // A patch that names another UID than that of the object which has the name now.
-        Some(422) if error.to_string().contains("metadata.uid") => plain(Outcome::Late),
+        (Some(422), _) if error.to_string().contains("metadata.uid") => plain(Outcome::Late),
         _ => Answer::Outcome {
             outcome: Outcome::Failed(error.to_string()),
             blames_server: error.blames_server() || error.code() == Some(429),
+            is_refusal: matches!(error.code(), Some(401 | 403 | 429)),
             retry_after: error.retry_after(),
         },
     }
 }
 
 const fn plain(outcome: Outcome) -> Answer {
-    Answer::Outcome { outcome, blames_server: false, retry_after: None }
+    Answer::Outcome { outcome, blames_server: false, is_refusal: false, retry_after: None }
 }
 
 /// Of the object in an answer; 0 where it has none.

@@ -7,6 +7,7 @@ use portway_runtime::kubernetes::jitter;
 
 use super::backoff::Backoff;
 use super::bucket::Bucket;
+use super::refusals::{Refusals, Room};
 use super::send::Answer;
 use super::troubles::Told;
 use crate::controller::{Controller, Now, Plan, Trouble};
@@ -36,6 +37,7 @@ pub(super) struct Turns {
     not_before: Duration,
     bucket: Bucket,
     backoff: Backoff,
+    refusals: Refusals,
     server_pause: Duration,
     report: status::Controller,
     planned_at: Option<Duration>,
@@ -101,6 +103,7 @@ impl Turns {
             not_before: Duration::ZERO,
             bucket: Bucket::default(),
             backoff: Backoff::default(),
+            refusals: Refusals::default(),
             server_pause: Duration::ZERO,
             report,
             planned_at: None,
@@ -178,10 +181,18 @@ impl Turns {
         self.backoff.sweep(monotonic);
         let (wanted, room) = (writes.len(), self.bucket.fill(pace, monotonic));
         let mut objects = BTreeSet::new();
+        let mut asked_for = BTreeSet::new();
         let mut sent = Vec::new();
         for write in writes {
-            if let Some(until) = self.backoff.until(&write, monotonic) {
+            let left_alone = match self.refusals.room(write.kind, monotonic) {
+                Room::NoneUntil(until) => Some(until),
+                Room::Any | Room::One => self.backoff.until(&write, monotonic),
+            };
+            if let Some(until) = left_alone {
                 self.again = Some(self.again.map_or(until, |again| again.min(until)));
+            } else if self.refusals.room(write.kind, monotonic) == Room::One && !asked_for.insert(write.kind)
+            {
+                // The answer to the one says what becomes of the others.
             } else if sent.len() == room.min(pace.batch)
                 || !objects.insert((write.kind, write.object.clone()))
             {
@@ -214,8 +225,11 @@ impl Turns {
         let mut sight = None;
         let mut blames = false;
         match answer {
-            Answer::Outcome { outcome, blames_server, retry_after } => {
+            Answer::Outcome { outcome, blames_server, is_refusal, retry_after } => {
                 blames = *blames_server;
+                if !is_refusal && !blames {
+                    self.refusals.taken(write.kind);
+                }
                 match outcome {
                     Outcome::Done { version } => {
                         self.report.done += 1;
@@ -231,6 +245,9 @@ impl Turns {
                         self.report.last_error =
                             Some(format!("{} {}: {error}", write.kind.name(), write.object));
                         self.backoff.failed(write, *retry_after, now);
+                        if *is_refusal {
+                            self.refusals.refused(write, error, *retry_after, now);
+                        }
                         tracing::debug!(
                             controller = self.controller.name(),
                             kind = write.kind.name(),
@@ -276,6 +293,7 @@ impl Turns {
         };
         status::Controller {
             state: state.to_owned(),
+            refused: self.refusals.errors(),
             left_alone: self.backoff.len(now.monotonic) as u64,
             plan_age_seconds: self.planned_at.map(|at| now.monotonic.saturating_sub(at).as_secs_f64()),
             troubles: told.troubles().cloned().map(Into::into).collect(),

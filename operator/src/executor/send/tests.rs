@@ -137,6 +137,10 @@ async fn a_precondition_that_does_not_hold_is_no_failure() {
         let (answer, _) = sent(&write, code, json!({"reason": "Test", "message": message})).await;
         assert_eq!(outcome(answer), Outcome::Late, "{code}");
     }
+    // There is nothing beside which it could be made.
+    let create = Write::create(Kind::CiliumNode, "a", json!({}), "test");
+    let (answer, _) = sent(&create, 404, json!({"reason": "NotFound"})).await;
+    assert!(matches!(outcome(answer), Outcome::Failed(_)));
     for (code, blames) in [(403, false), (422, false), (429, true), (500, true), (503, true)] {
         let (answer, _) = sent(&write, code, json!({"reason": "Test", "message": "so it is"})).await;
         assert_eq!(answer.word(), "failed", "{code}");

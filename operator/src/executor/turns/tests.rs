@@ -69,15 +69,25 @@ fn world(writes: Vec<Write>, pace: Pace) -> World {
 }
 
 const fn done(version: u64) -> Answer {
-    Answer::Outcome { outcome: Outcome::Done { version }, blames_server: false, retry_after: None }
+    outcome(Outcome::Done { version })
 }
 
 const fn late() -> Answer {
-    Answer::Outcome { outcome: Outcome::Late, blames_server: false, retry_after: None }
+    outcome(Outcome::Late)
+}
+
+const fn outcome(outcome: Outcome) -> Answer {
+    Answer::Outcome { outcome, blames_server: false, is_refusal: false, retry_after: None }
 }
 
 fn failed(blames_server: bool) -> Answer {
-    Answer::Outcome { outcome: Outcome::Failed("no".to_owned()), blames_server, retry_after: None }
+    let outcome = Outcome::Failed("no".to_owned());
+    Answer::Outcome { outcome, blames_server, is_refusal: false, retry_after: None }
+}
+
+fn refused() -> Answer {
+    let outcome = Outcome::Failed("403".to_owned());
+    Answer::Outcome { outcome, blames_server: false, is_refusal: true, retry_after: None }
 }
 
 impl World {
@@ -280,6 +290,29 @@ fn a_server_that_fails_everything_is_left_alone_for_a_while() {
     // It is back.
     let (writes, waited) = world.next_turn();
     assert!(!writes.is_empty() && waited <= Duration::from_secs(5), "{waited:?}");
+}
+
+#[test]
+fn a_kind_that_is_refused_is_asked_for_once_in_a_while_until_it_is_taken() {
+    let names: Vec<String> = (0..5000).map(|number| format!("n{number:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = world(creations(&names), Pace { batch: 50, per_second: 1000.0 });
+    let end = world.now + Duration::from_secs(600);
+    let mut sent = 0;
+    while world.now < end {
+        let (writes, _) = world.next_turn();
+        sent += writes.len();
+        writes.iter().for_each(|write| world.answer(write, &refused()));
+    }
+    // The first batch, and one a minute at last.
+    assert!((60..=80).contains(&sent), "{sent} writes in ten minutes");
+    assert_eq!(world.turns.status(&Told::default(), world.now()).refused["CiliumNode"], "403");
+    // Somebody mends the role.
+    let (writes, waited) = world.next_turn();
+    assert!(writes.len() == 1 && waited <= Duration::from_secs(60), "{} {waited:?}", writes.len());
+    world.answer(&writes[0], &done(7));
+    world.tell(&writes[0].object, 7, true);
+    assert_eq!(world.next_turn().0.len(), 50);
 }
 
 #[test]
