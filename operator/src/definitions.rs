@@ -37,6 +37,9 @@ pub struct Definition {
     pub done: Option<Done>,
     /// Why it is not as it should be; it is tried again.
     pub problem: Option<String>,
+    /// Time alone does not mend that, so that it is tried rarely.
+    #[serde(skip)]
+    is_lasting: bool,
 }
 
 /// What was done to a definition.
@@ -50,7 +53,14 @@ pub enum Done {
 impl Report {
     /// All of them are served.
     pub fn is_whole(&self) -> bool {
-        self.definitions.iter().all(|definition| definition.is_established && definition.problem.is_none())
+        self.definitions.iter().all(Definition::is_whole)
+    }
+}
+
+impl Definition {
+    /// It is served, and as it should be.
+    fn is_whole(&self) -> bool {
+        self.is_established && self.problem.is_none()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which of its kinds the API server knows. A kind that is not there is no error: it is looked for until it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use portway_runtime::kubernetes::Client;
 use serde::Deserialize;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::observed::Kind;
@@ -18,70 +18,116 @@ const BETWEEN_LATER_LOOKS: Duration = Duration::from_secs(60);
 /// So many looks are answered before they become rarer.
 const LOOKS: u32 = 30;
 
+/// Why looks fail, by group and version.
+pub type Problems = BTreeMap<&'static str, String>;
+
 /// Whether Kubernetes itself brings the kind.
 pub fn is_built_in(kind: Kind) -> bool {
     kind.api_version() == "v1"
 }
 
-/// Tells each of `wanted` as soon as the API server knows it; `hurry` asks for a look at once. Ends with the last one.
-pub async fn discover(
-    client: Client,
-    mut wanted: BTreeSet<Kind>,
-    found: mpsc::Sender<Kind>,
-    hurry: Arc<Notify>,
-) {
-    let mut looks = 0;
-    while !wanted.is_empty() {
-        if let Some(known) = known(&client, &wanted).await {
+/// Looks for kinds that are not there.
+pub struct Discovery {
+    pub client: Client,
+    /// Kinds that are to be looked for from now on. The task ends with its sender.
+    pub lost: mpsc::UnboundedReceiver<Kind>,
+    /// Is told each kind as soon as the API server knows it.
+    pub found: mpsc::Sender<Kind>,
+    /// Asks for a look at once.
+    pub hurry: Arc<Notify>,
+    pub problems: watch::Sender<Problems>,
+}
+
+impl Discovery {
+    pub async fn run(mut self) {
+        let mut wanted = BTreeSet::new();
+        let (mut looks, mut wait) = (0, BETWEEN_LOOKS);
+        loop {
+            if wanted.is_empty() {
+                let Some(kind) = self.lost.recv().await else { return };
+                wanted.insert(kind);
+            }
+            while let Ok(kind) = self.lost.try_recv() {
+                (looks, wait) = (0, BETWEEN_LOOKS);
+                wanted.insert(kind);
+            }
+            let (known, problems) = look(&self.client, &wanted).await;
             for kind in &known {
-                if found.send(*kind).await.is_err() {
+                if self.found.send(*kind).await.is_err() {
                     return;
                 }
             }
             wanted.retain(|kind| !known.contains(kind));
-            if looks == 0 && !wanted.is_empty() {
-                let missing: Vec<_> = wanted.iter().map(|kind| kind.name()).collect();
-                tracing::info!(?missing, "the API server does not know these kinds yet; they are waited for");
-            }
+            wait = if !problems.is_empty() {
+                (wait * 2).min(BETWEEN_LATER_LOOKS)
+            } else if looks < LOOKS {
+                BETWEEN_LOOKS
+            } else {
+                BETWEEN_LATER_LOOKS
+            };
+            self.tell(looks, &wanted, problems);
             looks += 1;
+            if !wanted.is_empty() {
+                // Hurried or not, it is time.
+                let _ = timeout(wait, self.hurry.notified()).await;
+            }
         }
-        if wanted.is_empty() {
-            return;
+    }
+
+    /// Says once what is so.
+    fn tell(&self, looks: u32, wanted: &BTreeSet<Kind>, problems: Problems) {
+        if looks == 0 && !wanted.is_empty() {
+            let missing: Vec<_> = wanted.iter().map(|kind| kind.name()).collect();
+            tracing::info!(?missing, "the API server does not know these kinds yet; they are waited for");
         }
-        let wait = if looks < LOOKS { BETWEEN_LOOKS } else { BETWEEN_LATER_LOOKS };
-        // Hurried or not, it is time.
-        let _ = timeout(wait, hurry.notified()).await;
+        for (version, problem) in &problems {
+            if !self.problems.borrow().contains_key(version) {
+                tracing::warn!(version, problem, "the API server does not say which kinds it knows");
+            }
+        }
+        self.problems.send_if_modified(|old| {
+            let is_news = *old != problems;
+            *old = problems;
+            is_news
+        });
     }
 }
 
-/// Those of `wanted` that the API server knows; `None` where it does not say.
-pub async fn known(client: &Client, wanted: &BTreeSet<Kind>) -> Option<BTreeSet<Kind>> {
+/// Those of `wanted` that the API server knows, and of which versions it does not say.
+pub async fn look(client: &Client, wanted: &BTreeSet<Kind>) -> (BTreeSet<Kind>, Problems) {
     let versions: BTreeSet<&str> = wanted.iter().map(|kind| kind.api_version()).collect();
-    let mut paths = BTreeSet::new();
+    let (mut paths, mut problems) = (BTreeSet::new(), Problems::new());
     for version in versions {
-        match client.get(&format!("/apis/{version}")).await {
-            Ok(text) => {
-                let list: ResourceList = serde_json::from_slice(&text).ok()?;
-                paths.extend(list.resources.into_iter().map(|of| format!("/apis/{version}/{}", of.name)));
-            }
-            // No kind of this version.
-            Err(error) if error.code() == Some(404) => {}
-            Err(error) => {
-                tracing::debug!(%error, "the API server does not say which kinds it knows");
-                return None;
-            }
+        match resources(client, version).await {
+            Ok(names) => paths.extend(names.into_iter().map(|name| format!("/apis/{version}/{name}"))),
+            Err(problem) => drop(problems.insert(version, problem)),
         }
     }
-    Some(wanted.iter().copied().filter(|kind| paths.contains(&kind.path(""))).collect())
+    let known = wanted.iter().copied().filter(|kind| paths.contains(&kind.path(""))).collect();
+    (known, problems)
 }
 
-/// `meta/v1` APIResourceList.
-#[derive(Deserialize)]
-struct ResourceList {
-    resources: Vec<Named>,
+/// The names of a version's resources.
+async fn resources(client: &Client, version: &str) -> Result<Vec<String>, String> {
+    /// `meta/v1` APIResourceList.
+    #[derive(Deserialize)]
+    struct ResourceList {
+        resources: Vec<Named>,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    match client.get(&format!("/apis/{version}")).await {
+        Ok(text) => match serde_json::from_slice::<ResourceList>(&text) {
+            Ok(list) => Ok(list.resources.into_iter().map(|named| named.name).collect()),
+            Err(error) => Err(format!("the answer is no APIResourceList: {error}")),
+        },
+        // No kind of this version.
+        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-}
+#[cfg(test)]
+mod tests;

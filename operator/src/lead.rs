@@ -40,19 +40,25 @@ fn identity() -> String {
     format!("{host}_{unique}")
 }
 
-/// Makes the CustomResourceDefinitions, or replaces earlier ones, unless `skip`. Whenever one is served that was not,
-/// `made` is told, so that missing kinds are looked for.
-pub async fn definitions(client: Client, skip: bool, made: Arc<Notify>, told: watch::Sender<Report>) {
+/// Makes the CustomResourceDefinitions, or replaces earlier ones, unless `skip`; and once more each time that `again` says
+/// so. Whenever one is served that was not, `made` is told, so that missing kinds are looked for.
+pub async fn definitions(
+    client: Client,
+    skip: bool,
+    again: Arc<Notify>,
+    made: Arc<Notify>,
+    told: watch::Sender<Report>,
+) {
     if skip {
         return;
     }
     let mut established = 0;
-    definitions::install(&client, |report| {
+    definitions::install(&client, &again, |report| {
         let now = report.definitions.iter().filter(|definition| definition.is_established).count();
         if now > established {
-            established = now;
             made.notify_one();
         }
+        established = now;
         told.send_replace(report.clone());
     })
     .await;

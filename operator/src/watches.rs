@@ -5,15 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use portway_runtime::kubernetes::{Client, Resource, Watch, WatchEvent, WatchOptions, WatchStatus};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::discovery;
+use crate::discovery::{self, Discovery, Problems};
 use crate::ipam;
 use crate::observed::Kind;
 
 /// Events that wait for the main task, a page of a list counting as one.
 const WAITING: usize = 1024;
+
+/// A kind that is gone is looked for, and its watch told when it is back: it need not ask often by itself.
+const BACKOFF_OF_NONE: Duration = Duration::from_secs(300);
 
 /// What a watch tells, with its kind's name.
 pub type Told = (&'static str, WatchEvent);
@@ -25,8 +28,11 @@ pub struct Watches {
     shown: Shown,
     to: mpsc::Sender<Told>,
     found: mpsc::Receiver<Kind>,
+    /// Kinds that discovery is to look for.
+    lost: mpsc::UnboundedSender<Kind>,
     hurry: Arc<Notify>,
     missing: BTreeSet<Kind>,
+    problems: watch::Receiver<Problems>,
     discovery: JoinHandle<()>,
 }
 
@@ -69,20 +75,60 @@ impl Watches {
     ) -> (Self, mpsc::Receiver<Told>) {
         let (to, told) = mpsc::channel(WAITING);
         let (finds, found) = mpsc::channel(Kind::ALL.len());
+        let (lost, to_be_found) = mpsc::unbounded_channel();
         let hurry = Arc::new(Notify::new());
-        let looking = discovery::discover(client.clone(), missing.clone(), finds, Arc::clone(&hurry));
-        let discovery = tokio::spawn(looking);
+        let (tells, problems) = watch::channel(Problems::new());
+        let discovery = Discovery {
+            client: client.clone(),
+            lost: to_be_found,
+            found: finds,
+            hurry: Arc::clone(&hurry),
+            problems: tells,
+        };
+        let discovery = tokio::spawn(discovery.run());
         let (shown, namespace) = (Shown::default(), namespace.to_owned());
-        let mut watches = Self { client, namespace, shown, to, found, hurry, missing, discovery };
+        let wanted = BTreeSet::new();
+        let mut watches =
+            Self { client, namespace, shown, to, found, lost, hurry, missing: wanted, problems, discovery };
         known.iter().for_each(|kind| watches.begin(*kind));
+        missing.into_iter().for_each(|kind| watches.look_for(kind));
         (watches, told)
     }
 
     fn begin(&mut self, kind: Kind) {
         self.missing.remove(&kind);
+        let mut shown = self.shown.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = shown.get(&kind) {
+            watch.relist();
+            return;
+        }
         let resource = resource(kind, &self.namespace);
-        let watch = Watch::start(self.client.clone(), resource, WatchOptions::default(), self.to.clone());
-        self.shown.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, watch);
+        let options = WatchOptions { longest_backoff_of_none: BACKOFF_OF_NONE, ..WatchOptions::default() };
+        shown.insert(kind, Watch::start(self.client.clone(), resource, options, self.to.clone()));
+    }
+
+    fn look_for(&mut self, kind: Kind) {
+        // The task lives as long as this; one that has ended is a defect that status shows as a missing kind.
+        if self.missing.insert(kind) && self.lost.send(kind).is_err() {
+            tracing::error!(kind = kind.name(), "nobody looks for kinds any more, which is a defect");
+        }
+    }
+
+    /// The API server does not know a kind any more: it is looked for.
+    pub fn lost(&mut self, kind: Kind) {
+        if !discovery::is_built_in(kind) {
+            tracing::warn!(kind = kind.name(), "the API server does not know this kind any more");
+            self.look_for(kind);
+        }
+    }
+
+    /// Why looks for missing kinds fail.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.problems.borrow();
+        let of = |(version, problem): (&&str, &String)| {
+            format!("the API server does not say which kinds of {version} it knows: {problem}")
+        };
+        problems.iter().map(of).collect()
     }
 
     /// Starts the watch of a kind that was found; waits for ever where none is missing. Cancel safe.

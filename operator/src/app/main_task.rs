@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use portway_claims::Change;
 use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Fence, Leadership, Reporter, WatchEvent};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::controllers::{self, Instruments};
@@ -72,6 +72,8 @@ struct Term {
     events: EventRecorder,
     is_stopping: bool,
     definitions: tokio::task::JoinHandle<()>,
+    /// A kind is gone: definitions are to be made again.
+    redefine: Arc<Notify>,
     defined: watch::Receiver<Report>,
 }
 
@@ -205,7 +207,9 @@ impl MainTask {
         let identities = controllers::identities(config)
             .map(|of| Identities::new(of, client.clone(), instruments.identities.clone()));
         let (told, defined) = watch::channel(Report::default());
-        let definitions = lead::definitions(client, config.skip_crds, watches.hurrier(), told);
+        let redefine = Arc::new(Notify::new());
+        let again = Arc::clone(&redefine);
+        let definitions = lead::definitions(client, config.skip_crds, again, watches.hurrier(), told);
         let definitions = tokio::spawn(definitions);
         self.enter(Phase::Leading(Term {
             number,
@@ -216,6 +220,7 @@ impl MainTask {
             events,
             is_stopping: false,
             definitions,
+            redefine,
             defined,
         }));
     }
@@ -261,6 +266,12 @@ impl MainTask {
         while let Some((name, event)) = told {
             if let Some(kind) = watches::kind(name) {
                 let is_change = !matches!(event, WatchEvent::Bookmark { .. });
+                if matches!(event, WatchEvent::KindGone) {
+                    self.inputs.watches.lost(kind);
+                    if let Phase::Leading(term) = &self.phase {
+                        term.redefine.notify_one();
+                    }
+                }
                 self.observed.take(kind, event);
                 if is_change && let Phase::Leading(term) = &mut self.phase {
                     term.executor.note(kind);
@@ -313,7 +324,7 @@ impl MainTask {
             definitions,
             misfits: misfits.map(|(kind, of)| (kind, of.into_iter().cloned().collect())).collect(),
             events,
-            warnings: config.warnings.clone(),
+            warnings: config.warnings.iter().cloned().chain(watches.problems()).collect(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::controllers::{self, Instruments};
 use crate::config::{Config, Loaded};
 use crate::controller::{Now, Plan, Trouble};
 use crate::definitions;
-use crate::discovery::{is_built_in, known};
+use crate::discovery::{is_built_in, look};
 use crate::identities;
 use crate::observed::{Kind, Observed};
 use crate::watches::{self, Watches};
@@ -66,10 +66,10 @@ async fn planned(config: &Config) -> anyhow::Result<Vec<Planned>> {
     let instruments = Instruments::new(&Registry::new())?;
     let kinds: BTreeSet<Kind> = controllers::kinds(config, &instruments).into_iter().collect();
     let others: BTreeSet<Kind> = kinds.iter().copied().filter(|kind| !is_built_in(*kind)).collect();
-    let Some(known) = known(&client, &others).await else {
-        let error = client.status().last_error.unwrap_or_default();
-        bail!("the API server does not say which kinds it knows: {error}");
-    };
+    let (known, problems) = look(&client, &others).await;
+    if let Some((version, problem)) = problems.first_key_value() {
+        bail!("the API server does not say which kinds of {version} it knows: {problem}");
+    }
     let there: Vec<Kind> =
         kinds.iter().copied().filter(|kind| is_built_in(*kind) || known.contains(kind)).collect();
     let Ok(observed) = timeout(PATIENCE, observe(client.clone(), config, &there)).await else {

@@ -4,6 +4,7 @@ use http::Method;
 use portway_model::crd::definitions;
 use portway_runtime::kubernetes::{Client, RequestError};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use super::plan::{Step, established, plan, version};
 use super::{Definition, Done, Report};
@@ -13,28 +14,40 @@ const MANAGER: &str = "fieldManager=portway-operator";
 /// Between looks as long as something goes forward, and the longest wait after it did not.
 const SOON: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(30);
+/// Where all that is wrong is what a person has to mend.
+const LATEST_OF_LASTING: Duration = Duration::from_secs(300);
 
-/// Makes, replaces and waits for definitions until all of them are served. What goes wrong is `told` and tried again, for
-/// ever: an API server that is away, a role that forbids it. May be dropped at any time, and called again.
-pub async fn install(client: &Client, mut told: impl FnMut(&Report)) -> Report {
+/// Makes, replaces and waits for definitions until all of them are served, and once more each time that `again` says so,
+/// for ever. What goes wrong is `told` and tried again: an API server that is away, a role that forbids it.
+pub async fn install(client: &Client, again: &Notify, mut told: impl FnMut(&Report)) {
     let wanted = definitions();
     let row =
         |(file, _): &(String, Value)| Definition { name: name(file).to_owned(), ..Definition::default() };
-    let mut report = Report { definitions: wanted.iter().map(row).collect() };
-    let mut wait = SOON;
+    let anew = || Report { definitions: wanted.iter().map(row).collect() };
+    let (mut report, mut wait) = (anew(), SOON);
     loop {
         let before = report.clone();
         for ((_, wanted), row) in wanted.iter().zip(&mut report.definitions) {
-            if !row.is_established || row.problem.is_some() {
+            if !row.is_whole() {
                 look(client, wanted, row).await;
             }
         }
         told(&report);
-        if report.is_whole() {
-            return report;
+        wait = if report == before { (wait * 2).min(report.longest_wait()) } else { SOON };
+        let is_asked = tokio::select! {
+            () = again.notified() => true,
+            () = tokio::time::sleep(wait), if !report.is_whole() => false,
+        };
+        if is_asked {
+            (report, wait) = (anew(), SOON);
         }
-        wait = if report == before { (wait * 2).min(LATEST) } else { SOON };
-        tokio::time::sleep(wait).await;
+    }
+}
+
+impl Report {
+    fn longest_wait(&self) -> Duration {
+        let is_mended_by_time = |row: &Definition| !(row.is_whole() || row.is_lasting);
+        if self.definitions.iter().any(is_mended_by_time) { LATEST } else { LATEST_OF_LASTING }
     }
 }
 
@@ -72,6 +85,8 @@ async fn look(client: &Client, wanted: &Value, row: &mut Definition) {
         Ok(()) => return,
         Err(problem) => problem,
     };
+    let Problem { text: problem, is_lasting } = problem;
+    row.is_lasting = is_lasting;
     if row.problem.as_ref() != Some(&problem) {
         tracing::warn!(
             definition = row.name,
@@ -82,16 +97,34 @@ async fn look(client: &Client, wanted: &Value, row: &mut Definition) {
     row.problem = Some(problem);
 }
 
-async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(), String> {
-    let text = |error: RequestError| error.to_string();
-    let installed = read(client, &row.name).await.map_err(text)?;
+/// Why a definition is not as it should be.
+struct Problem {
+    text: String,
+    /// Time alone does not mend it.
+    is_lasting: bool,
+}
+
+impl From<RequestError> for Problem {
+    fn from(error: RequestError) -> Self {
+        Self { text: error.to_string(), is_lasting: error.code() == Some(403) }
+    }
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self { text, is_lasting: false }
+    }
+}
+
+async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(), Problem> {
+    let installed = read(client, &row.name).await?;
     let (now, done) = match plan(wanted, installed.as_ref()) {
         Step::Create(body) => {
             match client.send(Method::POST, &format!("{ALL}?{MANAGER}"), body.to_string().into()).await {
                 Ok(answer) => (parse(&answer)?, Some(Done::Created)),
                 // Somebody else was first: it is looked at again.
                 Err(error) if error.code() == Some(409) => return Ok(()),
-                Err(error) => return Err(text(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Step::Replace { body, was } => {
@@ -99,14 +132,14 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
             match client.send(Method::PUT, &path, body.to_string().into()).await {
                 Ok(answer) => (parse(&answer)?, Some(Done::Replaced { was })),
                 Err(error) if matches!(error.code(), Some(404 | 409)) => return Ok(()),
-                Err(error) => return Err(text(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Step::Keep => (installed.unwrap_or_default(), None),
-        Step::Wait => return Err("it is being deleted; it is made anew after that".to_owned()),
+        Step::Wait => return Err("it is being deleted; it is made anew after that".to_owned().into()),
         Step::TooNew { problem } => {
             row.version = installed.as_ref().and_then(version).unwrap_or_default().to_owned();
-            return Err(problem);
+            return Err(Problem { text: problem, is_lasting: true });
         }
     };
     row.version = version(&now).unwrap_or_default().to_owned();
@@ -115,7 +148,7 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
         row.done = Some(done);
     }
     row.is_established = established(&now)?;
-    row.problem = None;
+    (row.problem, row.is_lasting) = (None, false);
     Ok(())
 }
 

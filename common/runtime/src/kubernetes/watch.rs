@@ -94,6 +94,8 @@ pub struct WatchOptions {
     /// The first and the longest wait before a failed watch is tried again.
     pub shortest_backoff: Duration,
     pub longest_backoff: Duration,
+    /// The longest wait before a kind is asked for again that the server does not know.
+    pub longest_backoff_of_none: Duration,
 }
 
 impl Default for WatchOptions {
@@ -105,6 +107,7 @@ impl Default for WatchOptions {
             max_line_bytes: 16 << 20,
             shortest_backoff: Duration::from_millis(250),
             longest_backoff: Duration::from_secs(30),
+            longest_backoff_of_none: Duration::from_secs(30),
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Supervisor {
     was_heard: bool,
     resuming: Backoff,
     relisting: Backoff,
+    /// Of a kind that the server does not know.
+    finding: Backoff,
     /// The next watch begins where a list ended.
     is_after_list: bool,
     /// Resumes in a row that the same version made fruitless.
@@ -85,8 +87,9 @@ impl Supervisor {
         report: Arc<Report>,
         relist: Arc<Notify>,
     ) -> Self {
-        let backoff = || Backoff::new(options.shortest_backoff, options.longest_backoff);
-        let (resuming, relisting) = (backoff(), backoff());
+        let backoff = |longest| Backoff::new(options.shortest_backoff, longest);
+        let (resuming, relisting) = (backoff(options.longest_backoff), backoff(options.longest_backoff));
+        let finding = backoff(options.longest_backoff_of_none);
         let (patience, returns) = (options.silence, client.returns());
         Self {
             client,
@@ -102,6 +105,7 @@ impl Supervisor {
             was_heard: false,
             resuming,
             relisting,
+            finding,
             is_after_list: false,
             fruitless: 0,
         }
@@ -166,6 +170,7 @@ impl Supervisor {
                     Ok(page) => {
                         self.report.lives(WatchState::Listing);
                         self.resuming.reset();
+                        self.finding.reset();
                         // Every page is of the version of the first one.
                         version.get_or_insert(page.version);
                         if !page.items.is_empty() {
@@ -183,8 +188,12 @@ impl Supervisor {
                         }
                         // The token of a page is good for minutes; then the list has to begin anew.
                         let is_void = next.is_some() && matches!(error.code(), Some(400 | 410));
-                        let wait =
-                            if is_void { self.relisting.draw() } else { self.wait(error.retry_after()) };
+                        let wait = match error.code() {
+                            _ if is_void => self.relisting.draw(),
+                            Some(404) => self.finding.draw(),
+                            _ => self.wait(error.retry_after()),
+                        };
+                        self.report.change(|status| status.state = WatchState::Retrying);
                         // Who asks for a list knows that there may be one now.
                         let relist = Arc::clone(&self.relist);
                         let is_asked = tokio::select! {
