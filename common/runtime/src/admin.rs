@@ -7,7 +7,7 @@
 //! | `GET /metrics` ([`metrics`]) | the registry in Prometheus' text format |
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -76,15 +76,30 @@ pub fn metrics(registry: Registry) -> Router {
     Router::new().route("/metrics", get(answer))
 }
 
-/// Listens on a TCP address; port 0 takes a free one. Returns the address that was taken.
+/// Listens on a TCP address; port 0 takes a free one. Returns the address that was taken. Every address (`[::]`) is every
+/// one of IPv4 where the kernel has no IPv6.
 ///
 /// # Errors
 /// [`AdminError::Listen`].
 pub async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
     let failed = |source| AdminError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = match TcpListener::bind(address).await {
+        Err(error) => match without_ipv6(address, &error) {
+            Some(address) => TcpListener::bind(address).await,
+            None => Err(error),
+        },
+        Ok(listener) => Ok(listener),
+    };
+    let listener = listener.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+/// What to listen on instead, where an address cannot be had because there is no IPv6 (`ipv6.disable=1`).
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let has_none = matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
+    let is_every = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (has_none && is_every).then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
 }
 
 /// Listens on a unix socket that only its owner may use, in place of one that a dead process left.

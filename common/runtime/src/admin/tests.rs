@@ -65,3 +65,16 @@ async fn a_file_that_is_no_socket_is_left_alone() {
     assert!(matches!(listen_on_socket(&path).await.unwrap_err(), AdminError::NotASocket { .. }));
     assert_eq!(std::fs::read(&path).unwrap(), b"data");
 }
+
+#[test]
+fn every_address_is_every_one_of_ipv4_where_there_is_no_ipv6() {
+    let instead = |address: &str, code| {
+        let error = io::Error::from_raw_os_error(code);
+        without_ipv6(address.parse().unwrap(), &error).map(|address| address.to_string())
+    };
+    for code in [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL] {
+        assert_eq!(instead("[::]:9963", code).as_deref(), Some("0.0.0.0:9963"));
+        assert_eq!(instead("[::1]:9963", code), None, "somebody said which");
+    }
+    assert_eq!(instead("[::]:9963", libc::EADDRINUSE), None);
+}

@@ -57,9 +57,10 @@ impl Throttle {
         }
     }
 
-    /// Whether a request could be sent at once and would leave a token for others.
+    /// Whether a request could be sent at once and would leave a token for others, where the bucket holds more than one.
     pub(super) fn has_spare(&self) -> bool {
-        self.filled().tokens >= 2.0_f64.min(self.burst)
+        let bucket = self.filled();
+        bucket.tokens >= 2.0_f64.min(self.cap(&bucket, bucket.filled))
     }
 
     /// Says whether the server answers.
@@ -81,12 +82,17 @@ impl Throttle {
     fn filled(&self) -> MutexGuard<'_, Bucket> {
         let mut bucket = self.lock();
         let now = Instant::now();
-        let is_calm = bucket.calm_since.is_none_or(|since| now - since >= CALM);
-        let cap = if bucket.failing || !is_calm { 1.0 } else { self.burst };
+        let cap = self.cap(&bucket, now);
         let earned = (now - bucket.filled).as_secs_f64() * self.qps;
         bucket.tokens = (bucket.tokens + earned).min(cap.max(bucket.tokens));
         bucket.filled = now;
         bucket
+    }
+
+    /// What the bucket holds at most.
+    fn cap(&self, bucket: &Bucket, now: Instant) -> f64 {
+        let is_calm = bucket.calm_since.is_none_or(|since| now - since >= CALM);
+        if bucket.failing || !is_calm { 1.0 } else { self.burst }
     }
 
     fn lock(&self) -> MutexGuard<'_, Bucket> {
@@ -162,8 +168,14 @@ mod tests {
         assert!(!throttle.has_spare());
         sleep(Duration::from_millis(1010)).await;
         assert!(throttle.has_spare());
+        // Of the one token that there is while the server fails, and for a while after it, all is spare.
         throttle.set_failing(true);
+        assert!(throttle.has_spare());
+        throttle.set_failing(false);
+        throttle.take().await;
         assert!(!throttle.has_spare());
+        sleep(Duration::from_millis(1010)).await;
+        assert!(throttle.has_spare());
     }
 
     #[tokio::test(start_paused = true)]
