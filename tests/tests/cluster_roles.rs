@@ -37,9 +37,10 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 
 /// Who makes identities.
 const MODE: &str = "--identity-management-mode=both";
-const WORK: [&str; 14] = [
+const WORK: [&str; 15] = [
     MODE,
     "--identity-gc-interval=2s",
+    "--identity-range-test-only=256-65535",
     "--identity-heartbeat-timeout=2s",
     "--enable-cilium-endpoint-slice=true",
     r#"--ces-rate-limits=[{"nodes":0,"limit":100,"burst":200}]"#,

@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use portway_model::identity::NumberRange;
 use portway_model::labels::LabelFilter;
-use portway_runtime::config::{Invalid, Reader, parse_duration, values};
+use portway_runtime::config::{Invalid, Origin, Reader, parse_duration, values};
+
+/// Of `identity-heartbeat-timeout`, but in tests.
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which identities there are, who makes them, and when they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +57,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
     let mut time = |name| reader.parse(name, parse_duration).unwrap_or_default();
     let gc_interval = time("identity-gc-interval");
     let heartbeat_timeout = time("identity-heartbeat-timeout");
+    let is_of_tests =
+        reader.said("identity-range-test-only").is_some_and(|said| said.origin != Origin::Default);
+    if heartbeat_timeout < SHORTEST_TIMEOUT && !is_of_tests {
+        reader.refuse(
+            &["identity-heartbeat-timeout"],
+            "at least 1m: an identity is not used for a while whenever its last pod moves",
+            "use 30m (the default)",
+        );
+    }
     let gc_rate_interval = reader.parse("identity-gc-rate-interval", values::patience).unwrap_or_default();
     Identities {
         mode,
@@ -114,10 +126,26 @@ mod tests {
     use crate::config::{Invocation, load};
 
     fn range(arguments: &[&str]) -> Result<NumberRange, String> {
+        Ok(identities(arguments)?.range)
+    }
+
+    fn identities(arguments: &[&str]) -> Result<Identities, String> {
         let required = ["--k8s-api-server=http://127.0.0.1:6443", "--cluster-name=a"];
         let arguments = required.iter().chain(arguments).map(Into::into).collect();
         let loaded = load(Invocation { arguments, environment: Vec::new() });
-        Ok(loaded.map_err(|problems| problems.to_string())?.config.identities.range)
+        Ok(loaded.map_err(|problems| problems.to_string())?.config.identities)
+    }
+
+    #[test]
+    fn an_identity_that_is_not_used_stays_a_minute_at_least_but_in_tests() {
+        for short in ["0", "1s", "59s"] {
+            let timeout = format!("--identity-heartbeat-timeout={short}");
+            let error = identities(&[&timeout]).unwrap_err();
+            assert!(error.contains("identity-heartbeat-timeout") && error.contains("at least 1m"), "{error}");
+            assert!(identities(&[&timeout, "--identity-range-test-only=256-65535"]).is_ok());
+        }
+        let least = identities(&["--identity-heartbeat-timeout=1m"]).unwrap();
+        assert_eq!(least.heartbeat_timeout, SHORTEST_TIMEOUT);
     }
 
     #[test]

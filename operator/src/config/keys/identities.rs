@@ -53,7 +53,7 @@ pub(super) const KEYS: &[Key] = &[
         "identity-heartbeat-timeout",
         DURATION,
         "30m",
-        "How long an identity that nobody uses stays",
+        "How long an identity that nobody uses stays, at least 1m",
     ),
     key(
         IDENTITIES,
