@@ -10,8 +10,10 @@
 //! of that UID and version only once its claim was *seen*. So two operators can disagree about nothing but the pool object, where
 //! one of them fails.
 //!
-//! - A claim ends when its CiliumNode and its Node are gone. Who ends it must know CiliumNodes up to `_as-of`, or it
-//!   might not have seen the one that the claim is for. A node that is made anew before keeps its CIDRs.
+//! - A claim ends when its CiliumNode and its Node have been gone for a minute, all of which was heard of them. Who ends
+//!   it must know CiliumNodes up to `_as-of`, or it might not have seen the one that the claim is for. A node that is
+//!   made anew before keeps its CIDRs. The machine may be cut off, with pods that still run: a CIDR that is free
+//!   again is given after all others; `_last` is the one that was claimed last.
 //! - The object is deleted or edited (`_sum` tells): it is made anew from the CiliumNodes. An operator that was frozen,
 //!   or whose watch lags, may then hold claims that nobody else knows of. `_epoch` is the version from which on all
 //!   claims are known: a CiliumNode without CIDRs that may be older is marked with it first, so that a write of
@@ -21,7 +23,7 @@
 //! - What CiliumNodes have is adopted, whoever wrote it and whether or not it is of the pool. Where two have the same,
 //!   the older CiliumNode keeps it; the other one is not changed either, for its pods have addresses of it, but its
 //!   `status.ipam.operator-status.error` says so until somebody drains it and deletes its CiliumNode.
-//! - CIDRs with an address of a machine in them are not given.
+//! - CIDRs with an address of a machine in them are not given; the others of its range are.
 
 mod book;
 mod ledger;
@@ -70,11 +72,12 @@ impl Config {
 pub struct Ipam {
     config: Config,
     metrics: Metrics,
+    gone: plan::Gone,
 }
 
 impl Ipam {
     pub const fn new(config: Config, metrics: Metrics) -> Self {
-        Self { config, metrics }
+        Self { config, metrics, gone: plan::Gone::new() }
     }
 }
 
@@ -99,7 +102,7 @@ impl Controller for Ipam {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        let decision = plan::plan(&self.config, observed, now);
+        let decision = plan::plan(&self.config, &mut self.gone, observed, now);
         self.metrics.set(&decision.figures);
         decision.plan
     }

@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 /// Keys of `data` that are no node's: names of nodes begin with a letter or a digit.
 const EPOCH: &str = "_epoch";
 const AS_OF: &str = "_as-of";
+const LAST: &str = "_last";
 const SUM: &str = "_sum";
 
-/// `data` of the pool object: `<node>: <CIDR>,<CIDR> <UID of the CiliumNode>`, and three keys of its own.
+/// `data` of the pool object: `<node>: <CIDR>,<CIDR> <UID of the CiliumNode>`, and four keys of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Book {
     /// By the name of the node. A CIDR stays with it until both its objects are gone.
@@ -19,6 +20,8 @@ pub(super) struct Book {
     pub(super) epoch: Option<Epoch>,
     /// Whoever knows CiliumNodes up to this version knows that one of a claim is gone where it does not see it.
     pub(super) as_of: u64,
+    /// The one of each family that was claimed last: the next one is looked for after it.
+    pub(super) last: Vec<Prefix>,
     /// Somebody has changed it, and may have taken claims out.
     pub(super) is_damaged: bool,
 }
@@ -53,18 +56,24 @@ impl Book {
         book.epoch = text(EPOCH).and_then(epoch);
         let as_of = text(AS_OF).and_then(|text| text.parse().ok());
         book.as_of = as_of.unwrap_or(0);
+        let last = text(LAST).map(cidrs);
+        book.is_damaged |= last == Some(None);
+        book.last = last.flatten().unwrap_or_default();
         book.is_damaged |= as_of.is_none() || text(SUM) != Some(&*sum(data));
         book
     }
 
     /// `data` of an object that says it.
     pub(super) fn data(&self) -> BTreeMap<String, String> {
-        let written = |(node, claim): (&String, &Claim)| (node.clone(), claim.written());
-        let mut data: BTreeMap<_, _> = self.claims.iter().map(written).collect();
+        let claims = self.claims.iter().map(|(node, claim)| (node.clone(), claim.written()));
+        let mut data: BTreeMap<_, _> = claims.collect();
         if let Some(Epoch { version, began }) = self.epoch {
             data.insert(EPOCH.to_owned(), format!("{version} {began}"));
         }
         data.insert(AS_OF.to_owned(), self.as_of.to_string());
+        if !self.last.is_empty() {
+            data.insert(LAST.to_owned(), written(&self.last));
+        }
         data.insert(SUM.to_owned(), sum(&data));
         data
     }
@@ -72,9 +81,16 @@ impl Book {
 
 impl Claim {
     fn written(&self) -> String {
-        let cidrs: Vec<_> = self.cidrs.iter().map(ToString::to_string).collect();
-        format!("{} {}", cidrs.join(","), self.uid)
+        format!("{} {}", written(&self.cidrs), self.uid)
     }
+}
+
+fn written(cidrs: &[Prefix]) -> String {
+    cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn cidrs(text: &str) -> Option<Vec<Prefix>> {
+    text.split(',').filter(|cidr| !cidr.is_empty()).map(Prefix::parse).collect()
 }
 
 /// A merge patch of `data` that makes the one the other.
@@ -88,9 +104,8 @@ pub(super) fn difference(
 }
 
 fn claim(text: &str) -> Option<Claim> {
-    let (cidrs, uid) = text.split_once(' ')?;
-    let cidrs = cidrs.split(',').filter(|cidr| !cidr.is_empty());
-    Some(Claim { cidrs: cidrs.map(Prefix::parse).collect::<Option<_>>()?, uid: uid.to_owned() })
+    let (text, uid) = text.split_once(' ')?;
+    Some(Claim { cidrs: cidrs(text)?, uid: uid.to_owned() })
 }
 
 fn epoch(text: &str) -> Option<Epoch> {
@@ -113,8 +128,9 @@ mod tests {
     fn book() -> Book {
         let cidrs = ["10.0.1.0/24", "fd00::1:0/112"].map(|text| Prefix::parse(text).unwrap()).to_vec();
         let claim = Claim { uid: "9f5c".to_owned(), cidrs };
+        let last = claim.cidrs.clone();
         let claims = BTreeMap::from([("a.example".to_owned(), claim)]);
-        Book { claims, epoch: Some(Epoch { version: 7, began: 9 }), as_of: 5, is_damaged: false }
+        Book { claims, epoch: Some(Epoch { version: 7, began: 9 }), as_of: 5, last, is_damaged: false }
     }
 
     #[test]
@@ -122,13 +138,14 @@ mod tests {
         let data = book().data();
         assert_eq!(data["a.example"], "10.0.1.0/24,fd00::1:0/112 9f5c");
         assert_eq!(Book::read(&data), book());
-        let new = Book { epoch: None, ..book() };
+        let new = Book { epoch: None, last: Vec::new(), ..book() };
         assert_eq!(Book::read(&new.data()), new);
     }
 
     #[test]
     fn whatever_somebody_changes_is_damage() {
-        let changes: [fn(&mut BTreeMap<String, String>); 6] = [
+        let changes: [fn(&mut BTreeMap<String, String>); 7] = [
+            |data| drop(data.insert(LAST.to_owned(), "10.0.9.0/24".to_owned())),
             |data| drop(data.remove("a.example")),
             |data| drop(data.insert("a.example".to_owned(), "10.0.2.0/24 9f5c".to_owned())),
             |data| drop(data.insert("b".to_owned(), "10.0.2.0/24 9f5d".to_owned())),

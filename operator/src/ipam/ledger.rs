@@ -26,41 +26,90 @@ pub(super) enum Title {
     Claimed,
 }
 
-/// Two holdings that overlap.
+/// A holding that overlaps others, and the best of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clash<'a> {
-    pub(super) keeps: Holding<'a>,
-    pub(super) loses: Holding<'a>,
+    pub(super) holding: Holding<'a>,
+    pub(super) with: Holding<'a>,
 }
 
-/// All that overlap, but addresses of machines among each other and what one node has twice. Sorts the holdings.
-/// O(n log n + clashes).
+/// One for each that overlaps another, but addresses of machines, and what one node has twice. Sorts the holdings.
+/// O(n log n).
 pub(super) fn clashes<'a>(holdings: &mut [Holding<'a>]) -> Vec<Clash<'a>> {
     holdings.sort_unstable_by(|a, b| (a.cidr, a.title, a.node).cmp(&(b.cidr, b.title, b.node)));
-    let mut found = Vec::new();
+    let holdings = &*holdings;
     // Prefixes overlap only where one contains the other: those that contain the one that is looked at.
-    let mut around: Vec<Holding<'a>> = Vec::new();
-    for holding in holdings.iter() {
-        while around.last().is_some_and(|outer| !outer.cidr.contains(holding.cidr.addr())) {
+    let mut around: Vec<usize> = Vec::new();
+    let mut parents = Vec::with_capacity(holdings.len());
+    let mut above: Vec<Best<'_, 'a>> = Vec::with_capacity(holdings.len());
+    for (number, holding) in holdings.iter().enumerate() {
+        while around.last().is_some_and(|outer| !holdings[*outer].cidr.contains(holding.cidr.addr())) {
             around.pop();
         }
-        let clashing = around.iter().filter(|outer| {
-            let addresses =
-                [outer.title, holding.title].iter().filter(|title| **title == Title::Address).count();
-            addresses == 1 || (addresses == 0 && outer.node != holding.node)
-        });
-        found.extend(clashing.map(|outer| {
-            let (keeps, loses) =
-                if outer.rank() <= holding.rank() { (*outer, *holding) } else { (*holding, *outer) };
-            Clash { keeps, loses }
-        }));
-        around.push(*holding);
+        let parent = around.last().copied();
+        let best = parent.map_or_else(Best::default, |parent| above[parent].with(&holdings[parent]));
+        parents.push(parent);
+        above.push(best);
+        around.push(number);
+    }
+    // What each contains comes after it.
+    let mut below = vec![Best::default(); holdings.len()];
+    let mut found = Vec::new();
+    for (number, holding) in holdings.iter().enumerate().rev() {
+        if let Some(parent) = parents[number] {
+            below[parent] = below[parent].and(below[number]).with(holding);
+        }
+        let with = above[number].and(below[number]).against(holding);
+        found.extend(with.map(|with| Clash { holding: *holding, with: *with }));
     }
     found
 }
 
+/// The best of some holdings, one of each of two nodes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Best<'h, 'a> {
+    address: Option<&'h Holding<'a>>,
+    first: Option<&'h Holding<'a>>,
+    second: Option<&'h Holding<'a>>,
+}
+
+impl<'h, 'a> Best<'h, 'a> {
+    fn with(mut self, holding: &'h Holding<'a>) -> Self {
+        let is_better = |than: Option<&Holding<'a>>| than.is_none_or(|than| holding.rank() < than.rank());
+        if holding.title == Title::Address {
+            if is_better(self.address) {
+                self.address = Some(holding);
+            }
+        } else if self.first.is_some_and(|first| first.node == holding.node) {
+            if is_better(self.first) {
+                self.first = Some(holding);
+            }
+        } else if is_better(self.first) {
+            self.second = self.first.replace(holding);
+        } else if is_better(self.second) {
+            self.second = Some(holding);
+        }
+        self
+    }
+
+    fn and(self, other: Self) -> Self {
+        let all = [other.address, other.first, other.second];
+        all.into_iter().flatten().fold(self, Self::with)
+    }
+
+    /// What overlaps a holding as a holding of these does.
+    fn against(&self, holding: &Holding<'a>) -> Option<&'h Holding<'a>> {
+        if holding.title == Title::Address {
+            return None;
+        }
+        let others = [self.first, self.second].into_iter().flatten();
+        self.address.or_else(|| others.into_iter().find(|other| other.node != holding.node))
+    }
+}
+
 impl<'a> Holding<'a> {
-    fn rank(&self) -> (Title, i64, &'a str) {
+    /// The lower one keeps what two have.
+    pub(super) const fn rank(&self) -> (Title, i64, &'a str) {
         (self.title, self.created, self.node)
     }
 }
@@ -82,9 +131,19 @@ impl Taken {
         Self(ranges)
     }
 
-    /// The CIDRs of a pool of which nobody has an address, the lowest first, range by range. O(log n) each.
-    pub(super) fn free<'a>(&'a self, pool: &'a Pool) -> Free<'a> {
-        Free { taken: self, pool, range: 0, from: 0 }
+    /// The CIDRs of a pool of which nobody has an address, in the order of the pool's ranges: from the one after `last`
+    /// to the end, and from the beginning to `last`. O(log n) each.
+    pub(super) fn free<'a>(
+        &'a self,
+        pool: &'a Pool,
+        last: Option<Prefix>,
+    ) -> impl Iterator<Item = Prefix> + 'a {
+        let free = |(range, from)| Free { taken: self, pool, range, from };
+        let begin = last.filter(|last| pool.offers(*last)).map_or((0, 0), |last| {
+            let (number, addr) = place(pool, last);
+            (number, addr.saturating_add(size(pool)))
+        });
+        free(begin).chain(free((0, 0)).take_while(move |cidr| place(pool, *cidr) < begin))
     }
 
     /// How many CIDRs of a pool somebody has addresses of.
@@ -123,7 +182,7 @@ impl Iterator for Free<'_> {
     type Item = Prefix;
 
     fn next(&mut self) -> Option<Prefix> {
-        let size = 1_u128 << (128 - self.pool.bits());
+        let size = size(self.pool);
         loop {
             let cidr = self.pool.cidrs().get(self.range)?;
             let (first, last) = range(*cidr);
@@ -148,6 +207,17 @@ impl Iterator for Free<'_> {
     }
 }
 
+/// Of a CIDR of the pool, in addresses.
+fn size(pool: &Pool) -> u128 {
+    1 << (128 - pool.bits())
+}
+
+/// Which of the pool's ranges a CIDR is of, and where it begins.
+fn place(pool: &Pool, cidr: Prefix) -> (usize, u128) {
+    let number = pool.cidrs().iter().position(|range| range.contains(cidr.addr()));
+    (number.unwrap_or(0), range(cidr).0)
+}
+
 fn range(cidr: Prefix) -> (u128, u128) {
     let first = u128::from_be_bytes(cidr.addr().octets());
     (first, first | u128::MAX.checked_shr(u32::from(cidr.bits())).unwrap_or(0))
@@ -158,15 +228,21 @@ mod tests {
     use portway_datapath::Family;
 
     use super::*;
+    use crate::fake_api::Dice;
 
     fn holding<'a>(node: &'a str, cidr: &str, title: Title, created: i64) -> Holding<'a> {
         Holding { cidr: Prefix::parse(cidr).unwrap(), node, title, created }
     }
 
     fn free(pool: &Pool, taken: &[&str]) -> Vec<String> {
+        free_after(pool, taken, None)
+    }
+
+    fn free_after(pool: &Pool, taken: &[&str], last: Option<&str>) -> Vec<String> {
         let mut holdings: Vec<_> = taken.iter().map(|cidr| holding("a", cidr, Title::Written, 0)).collect();
         clashes(&mut holdings);
-        Taken::of(&holdings).free(pool).map(|cidr| cidr.to_string()).collect()
+        let last = last.map(|text| Prefix::parse(text).unwrap());
+        Taken::of(&holdings).free(pool, last).map(|cidr| cidr.to_string()).collect()
     }
 
     #[test]
@@ -202,31 +278,67 @@ mod tests {
     }
 
     #[test]
-    fn the_better_title_keeps_and_then_the_older() {
-        let mut holdings = [
-            holding("young", "10.0.1.0/24", Title::Written, 9),
-            holding("old", "10.0.0.0/16", Title::Written, 5),
-            holding("claims", "10.0.1.0/24", Title::Claimed, 1),
-            holding("apart", "10.1.0.0/24", Title::Written, 1),
-            holding("old", "10.0.1.7/32", Title::Address, 0),
-            holding("old", "10.0.1.8/32", Title::Address, 0),
-        ];
+    fn what_comes_before_the_last_one_is_free_after_all_others() {
+        let pool = Pool::parse(Family::V4, "10.9.0.0/23,10.0.0.0/22", 24).unwrap();
+        let all = free(&pool, &[]);
+        assert_eq!(all.len(), 6);
+        for (number, last) in all.iter().enumerate() {
+            let mut turned = all.clone();
+            turned.rotate_left(number + 1);
+            assert_eq!(free_after(&pool, &[], Some(last)), turned);
+        }
+        let taken = ["10.9.0.0/24", "10.0.0.0/24", "10.0.2.0/23"];
+        assert_eq!(free_after(&pool, &taken, Some("10.0.0.0/24")), ["10.0.1.0/24", "10.9.1.0/24"]);
+        assert_eq!(free_after(&pool, &taken, Some("10.0.1.0/25")), free(&pool, &taken), "of another pool");
+    }
+
+    /// As [`clashes`], by comparing all with all.
+    fn all_clashes<'a>(holdings: &[Holding<'a>]) -> Vec<Clash<'a>> {
+        let is_address = |of: &Holding<'_>| of.title == Title::Address;
+        let clash = |holding: &Holding<'a>| {
+            let overlapping = holdings.iter().filter(|other| {
+                other.cidr.overlaps(holding.cidr) && (is_address(other) || other.node != holding.node)
+            });
+            let with = overlapping.min_by_key(|other| other.rank()).filter(|_| !is_address(holding))?;
+            Some(Clash { holding: *holding, with: *with })
+        };
+        holdings.iter().filter_map(clash).collect()
+    }
+
+    #[test]
+    fn the_best_of_all_that_overlap_is_told_of_each() {
+        let names = ["a", "b", "c", "d"];
+        for seed in 0..2000 {
+            let mut dice = Dice(seed);
+            let mut holdings: Vec<_> = (0..1 + dice.roll(12))
+                .map(|_| {
+                    let title = [Title::Address, Title::Written, Title::Claimed][dice.roll(3)];
+                    let bits = if title == Title::Address { 32 } else { 28 + dice.roll(5) };
+                    let low = dice.roll(16) >> (32 - bits) << (32 - bits);
+                    let created = i64::try_from(dice.roll(3)).unwrap();
+                    holding(names[dice.roll(4)], &format!("10.0.0.{low}/{bits}"), title, created)
+                })
+                .collect();
+            let mut found = clashes(&mut holdings);
+            found.reverse();
+            let ranks = |clashes: &[Clash<'_>]| -> Vec<_> {
+                clashes
+                    .iter()
+                    .map(|of| (of.holding.cidr, of.holding.node.to_owned(), of.with.title, of.with.created))
+                    .collect()
+            };
+            assert_eq!(ranks(&found), ranks(&all_clashes(&holdings)), "{seed}: {holdings:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_are_told_as_nodes_have_the_same() {
+        let names: Vec<_> = (0..20_000).map(|number| format!("n{number}")).collect();
+        let mut holdings: Vec<_> =
+            names.iter().map(|name| holding(name, "10.0.1.0/24", Title::Written, 7)).collect();
         let found = clashes(&mut holdings);
-        let mut found: Vec<_> =
-            found.iter().map(|clash| (clash.keeps.node, clash.loses.node, clash.keeps.title)).collect();
-        found.sort_unstable();
-        let (address, written) = (Title::Address, Title::Written);
-        let expected = [
-            ("old", "claims", address),
-            ("old", "claims", address),
-            ("old", "claims", written),
-            ("old", "old", address),
-            ("old", "old", address),
-            ("old", "young", address),
-            ("old", "young", address),
-            ("old", "young", written),
-            ("young", "claims", written),
-        ];
-        assert_eq!(found, expected);
+        assert_eq!(found.len(), 20_000);
+        let losers = found.iter().filter(|clash| clash.with.rank() < clash.holding.rank());
+        assert!(losers.clone().count() == 19_999 && losers.into_iter().all(|clash| clash.with.node == "n0"));
     }
 }

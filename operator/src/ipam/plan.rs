@@ -4,6 +4,7 @@ mod seen;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use portway_datapath::{Addr, Family};
 use portway_model::node::Prefix;
@@ -21,6 +22,12 @@ use crate::observed::{ClusterPool, Kind, Observed};
 /// Of keys and values together; the API server takes 1 MiB.
 const LARGEST_BOOK: usize = 1_000_000;
 
+/// Both objects of a node are gone for so long before others get its CIDRs.
+const GONE: Duration = Duration::from_secs(60);
+
+/// Since when nodes that have claims are gone, by their names.
+pub(super) type Gone = BTreeMap<String, Duration>;
+
 /// What is planned, and figures for metrics.
 #[derive(Debug, Default)]
 pub(super) struct Decision {
@@ -28,7 +35,7 @@ pub(super) struct Decision {
     pub(super) figures: Figures,
 }
 
-pub(super) fn plan(config: &Config, observed: &Observed, now: Now) -> Decision {
+pub(super) fn plan(config: &Config, gone: &mut Gone, observed: &Observed, now: Now) -> Decision {
     let object = config.object();
     let pool = observed.pool.get(&object);
     if pool.is_none() && observed.pool.is_there(&object) {
@@ -45,12 +52,12 @@ pub(super) fn plan(config: &Config, observed: &Observed, now: Now) -> Decision {
     }
     let mut turn = Turn::new(config, observed, now, pool.map(|pool| &**pool));
     turn.adopt();
-    let (mut holdings, addresses) = turn.holdings();
+    let mut holdings = turn.holdings();
     let clashes = clashes(&mut holdings);
-    turn.judge(&clashes, &addresses);
+    turn.judge(&clashes);
     let taken = Taken::of(&holdings);
     turn.claim(&taken);
-    turn.release();
+    turn.release(gone, now);
     turn.decide(&taken)
 }
 
@@ -75,6 +82,8 @@ struct Turn<'a> {
     troubles: Vec<Trouble>,
     /// Nodes and families for which nothing is left.
     exhausted: BTreeSet<(&'a str, Family)>,
+    /// When it is time for what nothing tells of.
+    again: Option<Duration>,
 }
 
 impl<'a> Turn<'a> {
@@ -103,6 +112,7 @@ impl<'a> Turn<'a> {
             errors: BTreeMap::new(),
             troubles: Vec::new(),
             exhausted: BTreeSet::new(),
+            again: None,
         };
         if let Some(epoch) = turn.epoch() {
             let waited = now.seconds().saturating_sub(epoch.began);
@@ -134,8 +144,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Who has what; and the addresses of machines with the names of their nodes.
-    fn holdings(&self) -> (Vec<Holding<'a>>, BTreeSet<(Addr, &'a str)>) {
+    /// Who has what.
+    fn holdings(&self) -> Vec<Holding<'a>> {
         let observed = self.observed;
         let mut holdings = Vec::new();
         for Seen { node, cidrs, .. } in &self.nodes {
@@ -167,7 +177,7 @@ impl<'a> Turn<'a> {
             created: 0,
         };
         holdings.extend(addresses.iter().map(address));
-        (holdings, addresses)
+        holdings
     }
 
     /// What nodes had whose CiliumNodes are not there.
@@ -186,18 +196,18 @@ impl<'a> Turn<'a> {
 
     /// Says what is wrong, and which claims are not written: those that somebody else has, too. They stay claimed, for
     /// they may be on their way.
-    fn judge(&mut self, clashes: &[Clash<'a>], addresses: &BTreeSet<(Addr, &'a str)>) {
-        for Clash { keeps, loses } in clashes {
-            if loses.title == Title::Claimed {
-                self.lost.insert((loses.node, loses.cidr));
-                // Only one of two can have come by it rightly, and nobody knows which.
-                if keeps.title == Title::Claimed {
-                    self.lost.insert((keeps.node, keeps.cidr));
-                }
+    fn judge(&mut self, clashes: &[Clash<'a>]) {
+        for Clash { holding, with } in clashes {
+            if holding.title == Title::Claimed {
+                // Of two claims only one can have come by it rightly, and nobody knows which.
+                self.lost.insert((holding.node, holding.cidr));
                 continue;
             }
-            let (cidr, other, of) = (loses.cidr, keeps.cidr, keeps.node);
-            let error = if keeps.title == Title::Address {
+            if holding.rank() < with.rank() {
+                continue;
+            }
+            let (cidr, other, of) = (holding.cidr, with.cidr, with.node);
+            let error = if with.title == Title::Address {
                 format!(
                     "spec.ipam.podCIDRs has {cidr}, which the address {} of node {of} lies in",
                     other.addr()
@@ -208,25 +218,12 @@ impl<'a> Turn<'a> {
                 )
             };
             let mend = "; drain the node and delete its CiliumNode: it then gets another one";
-            self.wrong(loses.node, error + mend);
+            self.wrong(holding.node, error + mend);
         }
         for seen in &self.nodes {
             for text in &seen.unreadable {
                 let error = format!("spec.ipam.podCIDRs has {text:?}, which is no CIDR of pods: take it out");
                 self.errors.entry(&seen.node.meta.name).or_default().insert(error);
-            }
-        }
-        for (addr, node) in addresses {
-            for pool in &self.config.pools {
-                let range = pool.cidrs().iter().find(|range| range.contains(*addr));
-                if let Some(range) = range {
-                    let (key, family_bits) = (pool.key(), node_bits(pool));
-                    let error = format!(
-                        "its address {addr} lies in {range} of {key}: the /{family_bits} around it is given to no node; \
-                         set {key} to a range that no machine has an address of"
-                    );
-                    self.wrong(node, error);
-                }
             }
         }
     }
@@ -255,7 +252,8 @@ impl<'a> Turn<'a> {
         let mut size: usize = self.wanted.data().iter().map(|(key, value)| key.len() + value.len()).sum();
         let config = self.config;
         for pool in &config.pools {
-            let mut free = taken.free(pool);
+            let last = self.wanted.last.iter().copied().find(|last| last.family() == pool.family());
+            let mut free = taken.free(pool, last);
             for seen in self.nodes.iter().filter(|seen| seen.lacks(pool.family())) {
                 if self.claimed(&self.wanted, seen, pool).is_some() {
                     continue;
@@ -277,6 +275,8 @@ impl<'a> Turn<'a> {
                 let claim = self.wanted.claims.entry(meta.name.to_string()).or_default();
                 claim.uid = meta.uid.to_string();
                 claim.cidrs.push(cidr);
+                self.wanted.last.retain(|last| last.family() != pool.family());
+                self.wanted.last.push(cidr);
                 self.wanted.as_of = self.wanted.as_of.max(meta.version);
             }
         }
@@ -294,12 +294,22 @@ impl<'a> Turn<'a> {
     }
 
     /// Lets go of what was claimed by nodes that are gone. They are free in the next turn.
-    fn release(&mut self) {
-        if self.book.is_damaged || self.observed.cilium_nodes.version() < self.book.as_of {
+    fn release(&mut self, gone: &mut Gone, now: Now) {
+        let before = std::mem::take(gone);
+        let (nodes, cilium_nodes) = (&self.observed.nodes, &self.observed.cilium_nodes);
+        let is_known = self.observed.are_fresh(&[Kind::Node, Kind::CiliumNode], now)
+            && cilium_nodes.version() >= self.book.as_of;
+        if self.book.is_damaged || !is_known {
             return;
         }
-        let (nodes, cilium_nodes) = (&self.observed.nodes, &self.observed.cilium_nodes);
-        self.wanted.claims.retain(|name, _| cilium_nodes.is_there(name) || nodes.is_there(name));
+        let is_gone = |name: &str| !cilium_nodes.is_there(name) && !nodes.is_there(name);
+        gone.extend(self.wanted.claims.keys().filter(|name| is_gone(name)).map(|name| {
+            let since = before.get(name).copied().unwrap_or(now.monotonic);
+            (name.clone(), since)
+        }));
+        let left = |since: &Duration| (*since + GONE).saturating_sub(now.monotonic);
+        self.wanted.claims.retain(|name, _| gone.get(name).is_none_or(|since| !left(since).is_zero()));
+        self.again = gone.values().map(left).filter(|left| !left.is_zero()).min();
     }
 
     fn trouble_of_pool(&self, reason: &'static str, message: String) -> Trouble {

@@ -39,8 +39,9 @@ impl Turn<'_> {
         }
         let is_waiting = self.epoch().is_some() && !self.is_settled;
         let figures = self.figures(taken);
-        let plan =
-            Plan { writes, again: is_waiting.then_some(self.config.patience), troubles: self.troubles };
+        let waiting = is_waiting.then_some(self.config.patience);
+        let again = waiting.into_iter().chain(self.again).min();
+        let plan = Plan { writes, again, troubles: self.troubles };
         Decision { plan, figures }
     }
 
