@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 const POOL: &str = "/api/v1/namespaces/kube-system/configmaps/portway-pod-cidrs";
 const TAINT: &str = "node.cilium.io/agent-not-ready";
 const SOON: Duration = Duration::from_secs(20);
-/// How old a pod is that is started anew.
+/// So long a pod has no endpoint that is started anew.
 const OLD: Duration = Duration::from_secs(30);
+
+/// So long a node is gone before others get its CIDRs.
+const GONE: Duration = Duration::from_secs(60);
 
 fn cilium_node(all: &Replicas, number: u32) -> Result<Value> {
     all.client().get(&format!("/apis/cilium.io/v2/ciliumnodes/node-{number}"))
@@ -121,7 +124,11 @@ fn nodes_get_cidrs_of_the_pools_and_are_told_when_there_are_none_left() -> Resul
             ensure!(gone, "it is there");
             Ok(())
         })?;
-        wait_cidrs(all, 3, &["fd00:44::2:0/112", freed])?;
+        eventually(GONE + SOON, "the CIDR of a node that has been gone for a while", || {
+            let has = cidrs(all, 3)?;
+            ensure!(has == ["fd00:44::2:0/112", freed], "{has:?}");
+            Ok(())
+        })?;
         wait_error(all, 3, "")?;
         nothing_is_left(all, &flags)
     })
@@ -237,26 +244,49 @@ fn a_node_loses_its_taint_and_says_that_its_network_is_there_once_its_agent_is_r
 }
 
 #[test]
-fn a_name_server_without_an_endpoint_is_started_anew() -> Result<()> {
+fn name_servers_that_never_had_an_endpoint_are_started_anew_and_no_others() -> Result<()> {
     let flags = ["--ipam=cluster-pool", "--unmanaged-pod-watcher-interval=1"];
     Replicas::test("opdns", 1, |all| {
+        let api = all.client();
         let dns = |name: &str, number: u32| pod("kube-system", name, 1, number, &[("k8s-app", "kube-dns")]);
-        all.client().create(&node(1))?;
-        let lost = all.client().create(&dns("lost", 1))?;
-        let known = all.client().create(&dns("known", 2))?;
-        all.client().create(&endpoint(&known, 300, &[])?)?;
-        all.client().create(&agent(1, true))?;
+        api.create(&node(1))?;
+        for (number, name) in [(1, "lost-a"), (2, "lost-b")] {
+            api.create(&dns(name, number))?;
+        }
+        let of_known = endpoint(&api.create(&dns("known", 3))?, 300, &[])?;
+        let of_other = endpoint(&api.create(&pod("default", "other", 1, 4, &[]))?, 300, &[])?;
+        for object in [&of_known, &of_other, &agent(1, true)] {
+            api.create(object)?;
+        }
         all.start(1, &flags)?;
+        let api = all.client();
+        let wait_lost = |wanted: f64| {
+            eventually(SOON, &format!("{wanted} lost pods"), || {
+                let gauge = all.operator(1)?.metric("cilium_operator_unmanaged_pods")?;
+                ensure!(gauge.iter().map(|(_, value)| *value).sum::<f64>() == wanted, "{gauge:?}");
+                Ok(())
+            })
+        };
+        wait_lost(2.0)?;
+        // Established: the agent is about to write it again.
+        api.delete(&of_known)?;
         let path = |name: &str| format!("/api/v1/namespaces/kube-system/pods/{name}");
-        eventually(OLD + SOON, "the pod to go", || {
-            // No kubelet confirms that it has ended.
-            let there = all.client().get(&path("lost"));
-            let goes = there.as_ref().map_or(true, |pod| !pod["metadata"]["deletionTimestamp"].is_null());
-            ensure!(goes, "{there:?}");
-            Ok(())
-        })?;
-        let known = all.client().get(&path("known"))?;
-        ensure!(known["metadata"]["deletionTimestamp"].is_null(), "{known} had an endpoint, {lost} did not");
+        for name in ["lost-a", "lost-b"] {
+            let mut told = 0;
+            eventually(OLD + SOON, "the pod to go", || {
+                // The watch of endpoints lives.
+                told += 1;
+                api.patch(&of_other, &json!({"metadata": {"annotations": {"told": told.to_string()}}}))?;
+                // No kubelet confirms that it has ended.
+                let there = api.get(&path(name));
+                let goes = there.as_ref().map_or(true, |pod| !pod["metadata"]["deletionTimestamp"].is_null());
+                ensure!(goes, "{there:?}");
+                Ok(())
+            })?;
+        }
+        wait_lost(0.0)?;
+        let known = api.get(&path("known"))?;
+        ensure!(known["metadata"]["deletionTimestamp"].is_null(), "{known}");
         Ok(())
     })
 }
