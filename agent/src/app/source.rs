@@ -108,6 +108,7 @@ impl Sources {
             pods: kind(ObjectKind::Pod),
             nodes: kind(ObjectKind::Node) && kind(ObjectKind::CiliumNode),
             identities: kind(ObjectKind::CiliumIdentity),
+            identities_listed: kinds.and_then(|kinds| kinds.listed(ObjectKind::CiliumIdentity)),
             endpoints: kind(ObjectKind::CiliumEndpoint) && kind(ObjectKind::CiliumEndpointSlice),
             api_server: kind(ObjectKind::EndpointSlice),
         }

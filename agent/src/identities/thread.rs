@@ -139,6 +139,9 @@ impl Thread {
         if synced.identities && !before.identities {
             self.allocator.set_synced();
         }
+        if let Some(version) = synced.identities_listed.filter(|_| synced != before) {
+            self.allocator.told_up_to(version);
+        }
         if let Some(writes) = self.writes.as_mut().filter(|_| synced.endpoints && !before.endpoints) {
             writes.set_synced();
         }

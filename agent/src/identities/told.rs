@@ -22,6 +22,8 @@ pub(crate) struct Synced {
     /// Nodes and CiliumNodes.
     pub(crate) nodes: bool,
     pub(crate) identities: bool,
+    /// The version of the last list of CiliumIdentities.
+    pub(crate) identities_listed: Option<u64>,
     /// CiliumEndpoints and CiliumEndpointSlices.
     pub(crate) endpoints: bool,
     /// The endpoints of the API server.

@@ -268,3 +268,25 @@ async fn a_mark_that_a_watch_tells_of_before_the_reference_is_written_goes() {
     assert_eq!(api.writes(), [format!("PATCH {OBJECT}")]);
     assert_eq!(api.get(OBJECT).unwrap()["metadata"]["annotations"], json!({}));
 }
+
+#[tokio::test]
+async fn one_that_was_made_and_deleted_between_two_lists_of_the_watch_is_made_again() {
+    let (api, client) = FakeApi::start().await;
+    let mut allocator = Allocator::from_api(client, Right::Create, 0);
+    allocator.hold(&labels("web"), None);
+    let News::Settled(number) = next(&mut allocator).await else { panic!("no number") };
+    allocator.referred(&labels("web"), number);
+    assert_eq!(next(&mut allocator).await, News::Held(number));
+    let path = format!("{COLLECTION}/{number}");
+    let listed = api.version();
+    api.take(&path);
+    allocator.told_up_to(listed - 1);
+    assert_eq!(allocator.next().now_or_never(), None, "that list may be older");
+    allocator.told_up_to(api.version());
+    let made = async {
+        while api.get(&path).is_none() {
+            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
+        }
+    };
+    timeout(PATIENCE, made).await.expect("an identity");
+}

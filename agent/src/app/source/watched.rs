@@ -39,8 +39,8 @@ pub(in crate::app) fn watched_kinds(config: &Config) -> impl Iterator<Item = Obj
 pub(super) struct Kinds {
     /// In the order of [`KINDS`].
     watched: [bool; KINDS.len()],
-    /// Kinds of which a list was read to its end.
-    synced: [bool; KINDS.len()],
+    /// The version of the last list that was read to its end.
+    listed: [Option<u64>; KINDS.len()],
     last_change: Option<Instant>,
 }
 
@@ -48,13 +48,19 @@ impl Kinds {
     pub(super) fn new(config: &Config) -> Self {
         let watched: Vec<_> = watched_kinds(config).collect();
         let watched = KINDS.map(|kind| watched.contains(&kind));
-        Self { watched, synced: [false; KINDS.len()], last_change: None }
+        Self { watched, listed: [None; KINDS.len()], last_change: None }
     }
 
     /// A kind that is not watched has told everything.
     pub(super) fn has_synced(&self, kind: ObjectKind) -> bool {
-        let mut kinds = KINDS.iter().zip(self.watched.iter().zip(self.synced));
-        kinds.any(|(known, (watched, synced))| *known == kind && (synced || !watched))
+        let mut kinds = KINDS.iter().zip(self.watched);
+        kinds.any(|(known, watched)| *known == kind && !watched) || self.listed(kind).is_some()
+    }
+
+    /// The version of the last list of the kind: what there was by then and is not known is gone.
+    pub(super) fn listed(&self, kind: ObjectKind) -> Option<u64> {
+        let mut kinds = KINDS.iter().zip(self.listed);
+        kinds.find(|(known, _)| **known == kind).and_then(|(_, listed)| listed)
     }
 
     pub(super) fn last_change(&self) -> Option<Duration> {
@@ -84,10 +90,10 @@ impl Kinds {
                     one(Watched::Listed(object.get()));
                 }
             }
-            WatchEvent::ListEnds { version: _ } => {
+            WatchEvent::ListEnds { version } => {
                 one(Watched::ListEnds);
-                if let Some(synced) = self.synced.get_mut(at) {
-                    *synced = true;
+                if let Some(listed) = self.listed.get_mut(at) {
+                    *listed = Some(*version);
                 }
             }
             WatchEvent::Applied { object, version: _ } => {
@@ -104,5 +110,28 @@ impl Kinds {
             WatchEvent::Bookmark { .. } | WatchEvent::KindGone => {}
         }
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Invocation, load};
+
+    #[test]
+    fn the_version_of_the_last_list_that_ended_is_known() {
+        let arguments =
+            ["--k8s-api-server=http://127.0.0.1:1", "--cgroup-root=/c", "--enable-pod-network=true"];
+        let invocation = Invocation { arguments: arguments.map(Into::into).into(), ..Invocation::default() };
+        let mut kinds = Kinds::new(&load(invocation).unwrap().config);
+        let mut manifests = Manifests::default();
+        let mut take = |event| kinds.take("CiliumIdentity", &event, &mut manifests, drop);
+        take(WatchEvent::ListBegins);
+        take(WatchEvent::ListEnds { version: 7 });
+        take(WatchEvent::ListBegins);
+        assert_eq!(kinds.listed(ObjectKind::CiliumIdentity), Some(7), "the next one is not told yet");
+        kinds.take("CiliumIdentity", &WatchEvent::ListEnds { version: 9 }, &mut manifests, drop);
+        assert_eq!(kinds.listed(ObjectKind::CiliumIdentity), Some(9));
+        assert!(kinds.has_synced(ObjectKind::CiliumIdentity) && !kinds.has_synced(ObjectKind::Pod));
     }
 }
