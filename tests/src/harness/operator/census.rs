@@ -23,8 +23,11 @@ const MOVE: Duration = Duration::from_secs(25);
 
 /// A kind and what is wrong with its objects of one moment.
 type Rule = (&'static str, fn(&Objects, &mut Memory) -> Result<Vec<String>>);
-/// Since when what is.
-type Memory = BTreeMap<String, Instant>;
+/// Since when endpoints are in several slices, and how long they may be.
+struct Memory {
+    since: BTreeMap<String, Instant>,
+    limit: Duration,
+}
 /// By their names.
 pub(super) type Objects = BTreeMap<String, Value>;
 
@@ -50,12 +53,20 @@ struct Found {
 
 impl Census {
     pub fn start(control_plane: &ControlPlane) -> Result<Self> {
+        Self::through(control_plane, Duration::ZERO)
+    }
+
+    /// `outage`: what no operator can write in, at most.
+    pub fn through(control_plane: &ControlPlane, outage: Duration) -> Result<Self> {
+        let limit = MOVE + outage;
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for rule in RULES {
             let (client, stop) = (control_plane.new_client()?, Arc::clone(&stop));
             let thread = std::thread::Builder::new().name(format!("census of {}", rule.0));
-            threads.push(thread.spawn(move || follow(&client, rule, &stop)).context("start a thread")?);
+            let memory = Memory { since: BTreeMap::new(), limit };
+            threads
+                .push(thread.spawn(move || follow(&client, rule, memory, &stop)).context("start a thread")?);
         }
         Ok(Self { stop, threads })
     }
@@ -74,7 +85,7 @@ impl Census {
     }
 }
 
-fn follow(client: &ApiClient, (path, rule): Rule, stop: &AtomicBool) -> Result<Found> {
+fn follow(client: &ApiClient, (path, rule): Rule, mut memory: Memory, stop: &AtomicBool) -> Result<Found> {
     // An API server that has just begun may know the kind a moment later.
     let list = eventually(Duration::from_secs(20), &format!("a list of {path}"), || client.get(path))?;
     let mut version = text(&list, "/metadata/resourceVersion")?.to_owned();
@@ -82,7 +93,6 @@ fn follow(client: &ApiClient, (path, rule): Rule, stop: &AtomicBool) -> Result<F
     for object in list["items"].as_array().into_iter().flatten() {
         objects.insert(text(object, "/metadata/name")?.to_owned(), object.clone());
     }
-    let mut memory = Memory::new();
     let mut found = Found { wrong: rule(&objects, &mut memory)?, ..Found::default() };
     loop {
         // Once more after it was told to end.
@@ -173,13 +183,13 @@ fn doubled_endpoints(slices: &Objects, memory: &mut Memory) -> Result<Vec<String
         }
     }
     seats.retain(|_, slices| slices.len() > 1);
-    memory.retain(|endpoint, _| seats.contains_key(endpoint));
+    memory.since.retain(|endpoint, _| seats.contains_key(endpoint));
     let mut wrong = Vec::new();
     for (endpoint, slices) in seats {
-        let begin = *memory.entry(endpoint.clone()).or_insert_with(Instant::now);
+        let begin = *memory.since.entry(endpoint.clone()).or_insert_with(Instant::now);
         if slices.iter().zip(slices.iter().skip(1)).any(|(a, b)| a == b) {
             wrong.push(format!("{endpoint} is twice in one of {slices:?}"));
-        } else if begin.elapsed() > MOVE {
+        } else if begin.elapsed() > memory.limit {
             wrong.push(format!("{endpoint} is in {slices:?} for {:?}", begin.elapsed()));
         }
     }
@@ -228,13 +238,13 @@ mod tests {
             let endpoints: Vec<_> = names.iter().map(|name| json!({"name": name, "id": 300})).collect();
             json!({"namespace": "shop", "endpoints": endpoints})
         };
-        let mut memory = Memory::new();
+        let mut memory = Memory { since: BTreeMap::new(), limit: MOVE };
         let both = objects(&[("a", slice(&["web-1"])), ("b", slice(&["web-1"]))]);
         assert!(doubled_endpoints(&both, &mut memory).unwrap().is_empty());
-        memory.insert("shop/web-1".to_owned(), Instant::now() - MOVE * 2);
+        memory.since.insert("shop/web-1".to_owned(), Instant::now() - MOVE * 2);
         assert_eq!(doubled_endpoints(&both, &mut memory).unwrap().len(), 1);
         let one = objects(&[("a", slice(&["web-1"]))]);
-        assert!(doubled_endpoints(&one, &mut memory).unwrap().is_empty() && memory.is_empty());
+        assert!(doubled_endpoints(&one, &mut memory).unwrap().is_empty() && memory.since.is_empty());
         assert_eq!(doubled_endpoints(&objects(&[("a", slice(&["x", "x"]))]), &mut memory).unwrap().len(), 1);
     }
 }
