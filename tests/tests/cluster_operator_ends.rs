@@ -35,7 +35,9 @@ fn a_leader_that_is_told_to_end_amid_writes_gives_the_lease_back_at_once() -> Re
         let made = all.client().list(NODES_OF_CILIUM)?.len();
         all.wait_leads(2, AFTER_A_RELEASE + BEGIN)?;
         let release = begin.elapsed();
-        println!("ended after {took:?} with {made} of {NODES} CiliumNodes made; the other leads after {release:?}");
+        println!(
+            "ended after {took:?} with {made} of {NODES} CiliumNodes made; the other leads after {release:?}"
+        );
         ensure!(made < NODES as usize, "it had nothing to do any more");
         ensure!(release <= AFTER_A_RELEASE, "it took {release:?}");
         Ok(())
@@ -61,7 +63,8 @@ fn a_definition_that_is_deleted_is_made_again_and_its_work_goes_on() -> Result<(
         eventually(BACK, "the operator to know that the kind is gone", || {
             let status = all.operator(1)?.status()?;
             let watches = status["watches"].as_array().context("watches")?;
-            let watch = watches.iter().find(|watch| watch["kind"] == "CiliumIdentity").context("the watch")?;
+            let watch =
+                watches.iter().find(|watch| watch["kind"] == "CiliumIdentity").context("the watch")?;
             ensure!(watch["errors"]["404"].as_u64() >= Some(1), "{watch}");
             Ok(())
         })?;
