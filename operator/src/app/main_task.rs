@@ -1,11 +1,13 @@
 //! The task that knows what the cluster is, and leads when it may.
 
+mod phase;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use portway_claims::Change;
-use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Fence, Leadership, Reporter, WatchEvent};
+use portway_runtime::kubernetes::{Client, Elector, EventRecorder, Leadership, Reporter, WatchEvent};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
@@ -21,6 +23,7 @@ use crate::identities::Identities;
 use crate::observed::{Kind, Observed};
 use crate::watches::{self, Watches};
 use crate::{lead, status};
+use phase::{Happened, Phase, Term, happens, run_down};
 
 /// Events that are taken before what they mean is looked at.
 const AT_ONCE: usize = 256;
@@ -50,37 +53,6 @@ pub(super) struct MainTask {
     since: Instant,
     /// The elector's thread has ended, which is a defect: nobody knows who leads.
     is_orphan: bool,
-}
-
-/// What this replica does.
-enum Phase {
-    Standby,
-    Leading(Term),
-    /// It leads no more; writes under way go on to their answers.
-    Stopping(Term),
-}
-
-struct Term {
-    number: u32,
-    /// Of its writes.
-    fence: Fence,
-    executor: Executor,
-    /// Where the operator makes them.
-    identities: Option<Identities>,
-    /// What their controller has told.
-    told: Told,
-    events: EventRecorder,
-    is_stopping: bool,
-    definitions: tokio::task::JoinHandle<()>,
-    /// A kind is gone: definitions are to be made again.
-    redefine: Arc<Notify>,
-    defined: watch::Receiver<Report>,
-}
-
-impl Drop for Term {
-    fn drop(&mut self) {
-        self.definitions.abort();
-    }
 }
 
 impl MainTask {
@@ -364,43 +336,5 @@ impl MainTask {
             objects: self.observed.metas(kind).iter().map(|meta| (meta.full_name(), meta.version)).collect(),
         };
         Kind::ALL.into_iter().map(|kind| (kind.name(), dump(kind))).collect()
-    }
-}
-
-/// Something came of what this replica does.
-enum Happened {
-    Answered(Box<Answered>),
-    Claimed(Change),
-    /// It leads no more, and no write is under way.
-    Idle,
-}
-
-/// Cancel safe.
-async fn happens(phase: &mut Phase, fence: &Fence) -> Happened {
-    let (Phase::Leading(term) | Phase::Stopping(term)) = phase else { return std::future::pending().await };
-    let Term { executor, identities, is_stopping, .. } = term;
-    let is_waiting = *is_stopping && executor.is_idle();
-    tokio::select! {
-        answered = executor.answer() => Happened::Answered(Box::new(answered)),
-        change = claim(identities) => Happened::Claimed(change),
-        () = fence.idle(), if is_waiting => Happened::Idle,
-    }
-}
-
-/// The next change of a claim.
-async fn claim(identities: &mut Option<Identities>) -> Change {
-    match identities {
-        Some(identities) => identities.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Claims' requests that are under way go on to their answers; for ever.
-async fn run_down(phase: &mut Phase) {
-    match phase {
-        Phase::Leading(term) | Phase::Stopping(term) => loop {
-            claim(&mut term.identities).await;
-        },
-        Phase::Standby => std::future::pending().await,
     }
 }
