@@ -1,5 +1,6 @@
 //! Pods that were there before their node's agent, and so have no endpoint: name servers are started anew.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,27 +219,30 @@ fn runs(pod: &Pod) -> bool {
 /// What is known of endpoints.
 struct Endpoints<'a> {
     observed: &'a Observed,
-    /// Namespaces and names of all those of slices.
-    sliced: BTreeSet<(&'a str, &'a str)>,
+    sliced: OnceCell<BTreeSet<(&'a str, &'a str)>>,
 }
 
 impl<'a> Endpoints<'a> {
-    fn of(observed: &'a Observed) -> Self {
-        let slices = observed.slices.iter();
-        let sliced = slices
-            .flat_map(|slice| slice.endpoints.iter().map(|endpoint| (&*slice.of, &*endpoint.name)))
-            .collect();
-        Self { observed, sliced }
+    const fn of(observed: &'a Observed) -> Self {
+        Self { observed, sliced: OnceCell::new() }
+    }
+
+    /// Namespaces and names of all those of slices; looked at for those alone that have no object of their own.
+    fn sliced(&self) -> &BTreeSet<(&'a str, &'a str)> {
+        self.sliced.get_or_init(|| {
+            let slices = self.observed.slices.iter();
+            slices.flat_map(|slice| slice.endpoints.iter().map(|of| (&*slice.of, &*of.name))).collect()
+        })
     }
 
     fn have(&self, pod: &Pod) -> bool {
         let Meta { namespace, name, .. } = &pod.meta;
         self.observed.endpoints.is_there(&pod.meta.full_name())
-            || self.sliced.contains(&(&**namespace, &**name))
+            || self.sliced().contains(&(&**namespace, &**name))
     }
 
     fn are_none(&self) -> bool {
-        self.observed.endpoints.is_empty() && self.sliced.is_empty()
+        self.observed.endpoints.is_empty() && self.sliced().is_empty()
     }
 
     /// Nodes whose agents do not tell of a pod that has its network from them.

@@ -176,6 +176,11 @@ fn a_pod_that_is_younger_than_its_agent_is_ready_is_the_agents() {
     assert_eq!(now(&api, &mut second), (vec![], Some(30)));
     api.remove(Kind::Pod, "default/other");
     assert_eq!(now(&api, &mut second).0, ["kube-system/lost"], "there is none to tell of");
+    api.remove(Kind::Pod, "kube-system/lost");
+    dns(&mut api, "made", "n1");
+    now(&api, &mut second);
+    api.clock += 100;
+    assert_eq!(now(&api, &mut second), (vec![], None), "it is not lost");
 }
 
 #[test]
