@@ -246,7 +246,7 @@ impl Holding {
 
     /// What is to be told of it, once.
     pub(super) fn news(&mut self, action: Action, range: NumberRange) -> Vec<News> {
-        let How::Claim(_) = &self.how else { return Vec::new() };
+        let How::Claim(claim) = &self.how else { return Vec::new() };
         self.is_exhausted = action == Action::Exhausted;
         let lost = std::mem::take(&mut self.lost);
         if let Told::Settled(number) | Told::Held(number) = self.told
@@ -264,7 +264,13 @@ impl Holding {
             | Action::Create { .. }
             | Action::Delete { .. }
             | Action::Confirm { .. }
-            | Action::Get { .. } => return news,
+            | Action::Get { .. } => {
+                // Whoever looks now finds none; it is told again when it is the one again.
+                if matches!(self.told, Told::Settled(number) if claim.is_settled() != Some(number)) {
+                    self.told = Told::Nothing;
+                }
+                return news;
+            }
         };
         if std::mem::take(&mut self.was_obstructed) || self.told != told {
             self.told = told;

@@ -290,3 +290,20 @@ async fn one_that_was_made_and_deleted_between_two_lists_of_the_watch_is_made_ag
     };
     timeout(PATIENCE, made).await.expect("an identity");
 }
+
+#[tokio::test]
+async fn a_number_that_was_looked_for_anew_before_it_was_referred_to_is_told_again() {
+    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
+    allocator.hold(&labels("web"), None);
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    let mut marked = object("web");
+    marked["metadata"]["annotations"] = json!({"io.cilium.heartbeat": "2026-11-30T00:00:00Z"});
+    api.put(OBJECT, &marked);
+    let shown = keeper::shown(&api, NUMBER);
+    // Somebody else was faster: the removal of the mark is refused.
+    api.put(OBJECT, &object("web"));
+    allocator.observe(&shown);
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    allocator.referred(&labels("web"), NUMBER);
+    assert_eq!(next(&mut allocator).await, News::Held(NUMBER));
+}
