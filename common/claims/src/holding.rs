@@ -190,7 +190,7 @@ impl Holding {
                 self.told = Told::Settled(number);
             }
             claim.done(Action::Refer { number }, Outcome::Done);
-            if claim.is_settled() == Some(number) {
+            if claim.referred() == Some(number) {
                 self.referring += 1;
             }
         }
