@@ -1,5 +1,5 @@
 //! Runs controllers' turns: plans are asked for, their writes sent through the fenced client, and what they wrote is
-//! waited for until the watches have seen it. [`turns`] decides when what is done; here it is done.
+//! waited for until the watches have seen it. `turns` decides when what is done; here it is done.
 
 mod backoff;
 mod bucket;

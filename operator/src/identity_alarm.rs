@@ -135,7 +135,7 @@ impl Controller for IdentityAlarm {
         Pace { batch: 0, per_second: 0.0 }
     }
 
-    /// O(labels of identities) where there is an alarm, else O(identities); every [`REST`] at most.
+    /// O(labels of identities) where there is an alarm, else O(identities); every `REST` at most.
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         let troubles = match &self.last {
             Some((last, troubles)) if now.monotonic < *last + REST => {

@@ -91,7 +91,11 @@ fn who_leads_no_more_shows_no_alarm() {
     rig.alarm = IdentityAlarm::new(range, metrics);
     let shown = || -> f64 {
         let families = registry.gather();
-        families.iter().flat_map(|family| family.get_metric()).map(|metric| metric.get_gauge().get_value()).sum()
+        families
+            .iter()
+            .flat_map(|family| family.get_metric())
+            .map(|metric| metric.get_gauge().get_value())
+            .sum()
     };
     rig.grow(600, 10);
     assert_eq!(shown(), 1601.0, "600 of 1000, and an alarm");

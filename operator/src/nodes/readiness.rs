@@ -26,12 +26,12 @@ pub struct Config {
 /// taint.
 ///
 /// - An agent is ready where its pod says so. A pod that is older than the Node may say what was before the machine was
-///   started anew: it counts once the Node is [`plan::SETTLED`] old, when its kubelet has had its say, and that is heard.
+///   started anew: it counts once the Node is `plan::SETTLED` old, when its kubelet has had its say, and that is heard.
 /// - Nothing is written while nothing is heard of pods or Nodes, nor where a Node has changed since it was seen.
 /// - The taint is *set* only on what is surely so: the Node is ready (else it is the node controller, not the
 ///   kubelet, that calls its pods unready, as after an outage of the API server it does for all), the pods' watch has told
-///   something newer than the Node, and all that for [`plan::GRACE`], unless the agent was never ready: an agent
-///   that is started anew is no reason. Of a Node that is older than [`plan::SETTLED`] when this operator begins to
+///   something newer than the Node, and all that for `plan::GRACE`, unless the agent was never ready: an agent
+///   that is started anew is no reason. Of a Node that is older than `plan::SETTLED` when this operator begins to
 ///   lead, its agent was.
 /// - `spec.taints` is replaced as a whole, in a strategic patch too (its list is atomic), so the patch names the version
 ///   that was seen.

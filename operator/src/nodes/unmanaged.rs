@@ -33,12 +33,12 @@ pub struct Config {
 /// That a pod has no endpoint says so only where nothing else explains it:
 ///
 /// - It is older than its node's agent is ready: the agent gives later ones their network.
-/// - It never had an endpoint since this operator leads, and has had none for [`YOUNGEST`].
+/// - It never had an endpoint since this operator leads, and has had none for `YOUNGEST`.
 /// - What is known of endpoints is what is: all kinds are fresh, and every slice can be read.
 /// - The node's agent tells of the endpoints that it has surely made, and so does some agent at all: else they
 ///   refuse to be written, or are about to be after an outage.
 ///
-/// While pods that come after a deletion lack endpoints too, the pause doubles, up to [`LONGEST_PAUSE`].
+/// While pods that come after a deletion lack endpoints too, the pause doubles, up to `LONGEST_PAUSE`.
 pub struct Unmanaged {
     config: Config,
     metrics: Metrics,
