@@ -6,7 +6,7 @@
 //! * [`Identities`]: what a watch or a directory shows;
 //! * [`cardinality`]: which labels make them many;
 //! * [`garbage`]: when an identity that nobody uses goes;
-//! * [`Numbering`]: numbers that this node gives alone: to prefixes, and to label sets where there is no API server.
+//! * [`Numbering`]: numbers that this node gives alone to label sets, where there is no API server.
 
 pub mod cardinality;
 pub mod garbage;

@@ -5,23 +5,15 @@ use portway_datapath::NumericIdentity;
 use super::home::{home_of, numbers_from};
 use crate::labels::Labels;
 
-/// Numbers that this node gives without asking anybody: of the local scope, to what is outside the cluster; and of the
-/// cluster's, where no API server is configured. A number is given again only after all who held it have let it go.
+/// A cluster's numbers, given by this node without asking anybody: where no API server is configured. A number is given
+/// again only after all who held it have let it go.
 #[derive(Clone, Debug)]
 pub struct Numbering {
-    range: Range,
+    cluster_id: u16,
     by_labels: HashMap<Labels, Given>,
     by_number: BTreeMap<NumericIdentity, Labels>,
     /// Of somebody else.
     foreign: BTreeSet<NumericIdentity>,
-    /// Where the next number of the local scope is looked for: the last ones stay unused for long.
-    next: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Range {
-    Local,
-    Cluster { cluster_id: u16 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,24 +23,9 @@ struct Given {
 }
 
 impl Numbering {
-    /// 16,777,217 to 33,554,431, one after the other.
-    pub fn local() -> Self {
-        Self::new(Range::Local)
-    }
-
-    /// A cluster's numbers: the home of the labels, or the next that is free.
+    /// A label set's number is the home of the labels, or the next that is free.
     pub fn of_cluster(cluster_id: u16) -> Self {
-        Self::new(Range::Cluster { cluster_id })
-    }
-
-    fn new(range: Range) -> Self {
-        Self {
-            range,
-            by_labels: HashMap::new(),
-            by_number: BTreeMap::new(),
-            foreign: BTreeSet::new(),
-            next: NumericIdentity::LOCAL_FIRST,
-        }
+        Self { cluster_id, by_labels: HashMap::new(), by_number: BTreeMap::new(), foreign: BTreeSet::new() }
     }
 
     /// One more holder of the label set's number. `before` is the number that it had before a restart, which it keeps where
@@ -127,29 +104,12 @@ impl Numbering {
     }
 
     fn is_in_range(&self, number: NumericIdentity) -> bool {
-        let (first, last) = match self.range {
-            Range::Local => (NumericIdentity::LOCAL_FIRST, NumericIdentity::LOCAL_LAST),
-            Range::Cluster { cluster_id } => {
-                let (first, last) = NumericIdentity::of_cluster(cluster_id);
-                (first.get(), last.get())
-            }
-        };
-        (first..=last).contains(&number.get())
+        let (first, last) = NumericIdentity::of_cluster(self.cluster_id);
+        (first..=last).contains(&number)
     }
 
-    fn free_number(&mut self, labels: &Labels) -> Option<NumericIdentity> {
-        match self.range {
-            Range::Local => {
-                let (first, last) = (NumericIdentity::LOCAL_FIRST, NumericIdentity::LOCAL_LAST);
-                let mut numbers = (self.next..=last).chain(first..self.next).map(NumericIdentity::new);
-                let number = numbers.find(|number| self.is_free(*number))?;
-                self.next = if number.get() == last { first } else { number.get() + 1 };
-                Some(number)
-            }
-            Range::Cluster { cluster_id } => {
-                numbers_from(home_of(labels, cluster_id)).find(|number| self.is_free(*number))
-            }
-        }
+    fn free_number(&self, labels: &Labels) -> Option<NumericIdentity> {
+        numbers_from(home_of(labels, self.cluster_id)).find(|number| self.is_free(*number))
     }
 }
 
@@ -164,34 +124,23 @@ mod tests {
 
     #[test]
     fn a_label_set_has_one_number_until_its_last_holder_goes() {
-        let mut numbers = Numbering::local();
+        let mut numbers = Numbering::of_cluster(0);
         let web = numbers.hold(&labels("web"), None).unwrap();
-        assert_eq!(web.get(), NumericIdentity::LOCAL_FIRST);
         assert_eq!(numbers.hold(&labels("web"), None), Some(web));
         assert!(!numbers.release(&labels("web")));
         assert_eq!(numbers.get(&labels("web")), Some(web));
         assert!(numbers.release(&labels("web")));
         assert_eq!((numbers.get(&labels("web")), numbers.labels_of(web)), (None, None));
-        let next = numbers.hold(&labels("db"), None).unwrap();
-        assert_ne!(next, web, "what is out of use is not given to others at once");
     }
 
     #[test]
     fn numbers_stay_over_a_restart() {
-        let mut numbers = Numbering::local();
-        let before = NumericIdentity::new(NumericIdentity::LOCAL_FIRST + 7);
+        let mut numbers = Numbering::of_cluster(0);
+        let before = NumericIdentity::new(4711);
         assert_eq!(numbers.hold(&labels("web"), Some(before)), Some(before));
         assert_ne!(numbers.hold(&labels("db"), Some(before)), Some(before), "it is given");
-        let of_others = NumericIdentity::new(300);
+        let of_others = NumericIdentity::new(NumericIdentity::LOCAL_FIRST);
         assert_ne!(numbers.hold(&labels("dns"), Some(of_others)), Some(of_others), "of another scope");
-    }
-
-    #[test]
-    fn the_local_scope_comes_to_an_end_and_begins_again() {
-        let mut numbers = Numbering::local();
-        numbers.next = NumericIdentity::LOCAL_LAST;
-        assert_eq!(numbers.hold(&labels("a"), None).unwrap().get(), NumericIdentity::LOCAL_LAST);
-        assert_eq!(numbers.hold(&labels("b"), None).unwrap().get(), NumericIdentity::LOCAL_FIRST);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -62,8 +62,8 @@ pub struct Client {
 struct Inner {
     options: ClientOptions,
     connection: RwLock<Connection>,
-    /// Held by whoever reads files.
-    checked: tokio::sync::Mutex<Checked>,
+    /// When files were last looked at.
+    checked: Mutex<Checked>,
     servers: Servers,
     throttle: Throttle,
     ledger: Ledger,
@@ -117,7 +117,7 @@ impl Client {
         let inner = Inner {
             options,
             connection: RwLock::new(connection),
-            checked: tokio::sync::Mutex::new(Checked { any: Instant::now(), refused: None }),
+            checked: Mutex::new(Checked { any: Instant::now(), refused: None }),
             servers,
             throttle,
             ledger: Ledger::default(),

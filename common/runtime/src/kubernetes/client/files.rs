@@ -20,19 +20,12 @@ pub(super) struct Checked {
 
 impl Client {
     /// Reads files of credentials again where they changed, or where the server `refused` what was read. True if the
-    /// connection is a new one.
+    /// connection is a new one. Meanwhile other requests go on with the old one: nothing is held over a wait, because who
+    /// waits for a request of this client may keep its other requests from being polled.
     pub(super) async fn look_at_files(&self, refused: bool) -> bool {
-        let mut checked = self.inner.checked.lock().await;
-        let is_too_soon = if refused {
-            checked.refused.is_some_and(|at| at.elapsed() < REFUSED_CHECK)
-        } else {
-            checked.any.elapsed() < FILES_CHECK
-        };
-        if is_too_soon {
+        if !self.must_look(refused) {
             return false;
         }
-        checked.any = Instant::now();
-        checked.refused = refused.then_some(checked.any).or(checked.refused);
         let is_due = {
             let connection = self.inner.connection.read().unwrap_or_else(PoisonError::into_inner);
             connection.is_from_files() && (refused || connection.is_outdated())
@@ -53,5 +46,21 @@ impl Client {
                 false
             }
         }
+    }
+
+    /// Whether it is time to look; whoever is told so is the only one for a while.
+    fn must_look(&self, refused: bool) -> bool {
+        // Two times: a panic elsewhere leaves them usable.
+        let mut checked = self.inner.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_too_soon = if refused {
+            checked.refused.is_some_and(|at| at.elapsed() < REFUSED_CHECK)
+        } else {
+            checked.any.elapsed() < FILES_CHECK
+        };
+        if !is_too_soon {
+            checked.any = Instant::now();
+            checked.refused = refused.then_some(checked.any).or(checked.refused);
+        }
+        !is_too_soon
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use futures_util::FutureExt as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -12,7 +13,7 @@ use super::*;
 use crate::kubernetes::scripted::options;
 
 /// The token that a server on loopback takes.
-type Taken = Arc<std::sync::Mutex<&'static str>>;
+type Taken = Arc<Mutex<&'static str>>;
 
 async fn server(taken: &Taken) -> String {
     async fn answer(State(taken): State<Taken>, headers: HeaderMap) -> (StatusCode, String) {
@@ -81,6 +82,23 @@ async fn a_token_file_that_changed_is_read_before_the_server_minds() {
     tokio::time::resume();
     client.get("/x").await.unwrap();
     assert!(!client.status().answers.contains_key(&401));
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_polled_while_it_reads_files_holds_up_no_other() {
+    let (dir, taken) = (tempfile::tempdir().unwrap(), Taken::new("same".into()));
+    let token = dir.path().join("token");
+    fs::write(&token, "same").unwrap();
+    let client = Client::new(kubeconfig(&dir, &server(&taken).await, "tokenFile: token")).await.unwrap();
+    replace(&token, "same");
+    tokio::time::pause();
+    tokio::time::advance(FILES_CHECK).await;
+    tokio::time::resume();
+    let mut first = Box::pin(client.get("/x"));
+    assert!((&mut first).now_or_never().is_none());
+    timeout(Duration::from_secs(5), client.get("/y")).await.expect("an answer").unwrap();
+    first.await.unwrap();
+    assert_eq!(client.status().reloads, 1);
 }
 
 #[tokio::test]
