@@ -27,8 +27,6 @@ use phase::{Happened, Phase, Term, happens, run_down};
 
 /// Events that are taken before what they mean is looked at.
 const AT_ONCE: usize = 256;
-/// Writes under way are waited for this long when the process ends; the lease is then left to run out.
-const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the task is made of.
 pub(super) struct Inputs {
@@ -96,7 +94,8 @@ impl MainTask {
                 () = run_down(&mut self.phase) => {}
             }
         };
-        let is_idle = timeout(STOP_PATIENCE, idle).await.is_ok();
+        // No write lasts longer than the fence's limit; to leave the lease to run out would take others longer.
+        let is_idle = timeout(fence.limit(), idle).await.is_ok();
         self.phase = Phase::Standby;
         if !is_idle {
             tracing::warn!("writes are still under way: the lease is left to run out");

@@ -181,7 +181,7 @@ impl Elector {
     }
 
     /// Closes the fence, gives the lease back where it is held, and ends the thread. Whether it was given back; it takes a
-    /// second at most.
+    /// few seconds at most.
     pub async fn stop(self) -> bool {
         self.fence.close();
         let (done, is_released) = oneshot::channel();

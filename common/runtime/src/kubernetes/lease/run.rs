@@ -21,7 +21,7 @@ const BURST: u32 = 10;
 /// The watch of the lease tries again sooner than others: there is one of it.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// A release that takes longer is given up.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
+const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Set on what this writes.
 const FIELD_MANAGER: &str = "fieldManager=portway-lease";

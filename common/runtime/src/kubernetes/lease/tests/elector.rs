@@ -158,12 +158,12 @@ async fn a_standby_takes_a_lease_that_is_given_back_as_soon_as_its_watch_tells()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_elector_that_is_stopped_while_the_server_is_away_takes_a_second() {
+async fn an_elector_that_is_stopped_while_the_server_is_away_takes_a_few_seconds() {
     let (elector, mut server, run) = elector();
     let _stream = lead(&mut server, &elector).await;
     let _unanswered = server.next().await;
     let began = tokio::time::Instant::now();
     assert!(!elector.stop().await);
-    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() <= Duration::from_secs(3), "{:?}", began.elapsed());
     run.await.unwrap();
 }
