@@ -35,30 +35,7 @@ const TABLES: &[&[Key]] = &[
     operator::KEYS,
 ];
 
-const fn count() -> usize {
-    let mut count = 0;
-    let mut table = 0;
-    while table < TABLES.len() {
-        count += TABLES[table].len();
-        table += 1;
-    }
-    count
-}
-
-static ALL: [Key; count()] = {
-    let mut all = [super::keys::KEYS[0]; count()];
-    let (mut table, mut at) = (0, 0);
-    while table < TABLES.len() {
-        let mut row = 0;
-        while row < TABLES[table].len() {
-            all[at] = TABLES[table][row];
-            row += 1;
-            at += 1;
-        }
-        table += 1;
-    }
-    all
-};
+static ALL: [Key; Key::count(TABLES)] = Key::all(TABLES);
 
 /// Every key that the agent knows, those that it honours first, in the order of the help.
 pub static KEYS: &[Key] = &ALL;

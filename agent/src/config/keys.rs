@@ -1,7 +1,7 @@
 pub(super) mod identities;
 pub(super) mod pods;
 
-use portway_runtime::config::{Class, Key, Kind, Off, values};
+use portway_runtime::config::{Key, Kind, honoured as key, switch, values};
 
 const NODE: &str = "Where the agent runs";
 const SOURCES: &str = "Where objects come from";
@@ -15,20 +15,6 @@ const ENTRIES: Kind = Kind::Integer { min: 0, max: 0x00ff_ffff };
 
 const SERVERS: Kind = Kind::Text(values::SERVERS);
 const DURATION: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m");
-
-const fn key(
-    group: &'static str,
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    help: &'static str,
-) -> Key {
-    Key { name, aliases: &[], class: Class::Honoured, kind, default, off: Off::Default, help, group }
-}
-
-const fn switch(group: &'static str, name: &'static str, default: &'static str, help: &'static str) -> Key {
-    key(group, name, Kind::Bool, default, help)
-}
 
 const fn also(aliases: &'static [&'static str], key: Key) -> Key {
     Key { aliases, ..key }

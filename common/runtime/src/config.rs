@@ -17,7 +17,7 @@ pub mod values;
 
 pub use duration::parse_duration;
 pub use help::help;
-pub use key::{Class, Key, Kind, Off};
+pub use key::{Class, Key, Kind, Off, honoured, switch};
 pub use problem::{Invalid, Problem, Problems, Warning};
 pub use reader::{Reader, parse_bool};
 pub use sources::{Origin, Said, Settings, Sources};

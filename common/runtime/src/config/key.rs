@@ -99,7 +99,55 @@ pub struct Key {
     pub group: &'static str,
 }
 
+/// A key that does what it says.
+pub const fn honoured(
+    group: &'static str,
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+) -> Key {
+    Key { name, aliases: &[], class: Class::Honoured, kind, default, off: Off::Default, help, group }
+}
+
+/// A switch that does what it says.
+pub const fn switch(
+    group: &'static str,
+    name: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Key {
+    honoured(group, name, Kind::Bool, default, help)
+}
+
 impl Key {
+    /// How many keys the tables have together.
+    pub const fn count(tables: &[&[Self]]) -> usize {
+        let mut count = 0;
+        let mut table = 0;
+        while table < tables.len() {
+            count += tables[table].len();
+            table += 1;
+        }
+        count
+    }
+
+    /// The keys of all tables in their order; `N` is their [`Self::count`]. The first table must not be empty.
+    pub const fn all<const N: usize>(tables: &[&[Self]]) -> [Self; N] {
+        let mut all = [tables[0][0]; N];
+        let (mut table, mut at) = (0, 0);
+        while table < tables.len() {
+            let mut row = 0;
+            while row < tables[table].len() {
+                all[at] = tables[table][row];
+                row += 1;
+                at += 1;
+            }
+            table += 1;
+        }
+        all
+    }
+
     /// Whether a value asks for a feature that is not offered.
     pub fn asks(&self, value: &str) -> bool {
         let same = |off: &str| match self.kind {
