@@ -29,7 +29,7 @@ use portway_runtime::logging::Format;
 
 pub use api_server::ApiServer;
 pub use catalogue::KEYS;
-pub use identities::{Identities, IdentityMode};
+pub use identities::Identities;
 pub use parse::{Cidr, PortRange};
 pub use pods::{
     Chaining, DevicePattern, DevicePatterns, FlowTimeouts, Ipam, NodeHealth, PodNetwork, Routing,

@@ -22,7 +22,7 @@ use portway_runtime::logging::Format;
 
 pub use api_server::ApiServer;
 pub use endpoints::Endpoints;
-pub use identities::{Identities, IdentityMode};
+pub use identities::Identities;
 pub use ipam::Ipam;
 pub use keys::KEYS;
 pub use nodes::Nodes;

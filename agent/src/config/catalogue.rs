@@ -17,6 +17,7 @@ use portway_runtime::config::{Class, Key, Kind, Off};
 const TABLES: &[&[Key]] = &[
     super::keys::KEYS,
     super::keys::pods::KEYS,
+    portway_claims::config::KEYS,
     super::keys::identities::KEYS,
     services::KEYS,
     services::DETAILS,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use portway_claims::Allocator;
+use portway_claims::config::IdentityScheme;
 use portway_model::identity::Right;
 use portway_model::ipcache::Source;
 use portway_model::k8s::{Event, ObjectKind};
@@ -92,7 +93,7 @@ impl Thread {
         census: Census,
         recorder: Option<EventRecorder>,
     ) -> anyhow::Result<Self> {
-        let crate::config::Identities { mode, labels, cluster_name, cluster_id, .. } = &network.identities;
+        let IdentityScheme { mode, labels, cluster_name, cluster_id } = &network.identities.scheme;
         let (allocator, writes) = match &config.api_server {
             Some(api_server) => {
                 // Requests of this thread's own: those of the watches wake at a pace.

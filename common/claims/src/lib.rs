@@ -14,6 +14,7 @@
 //! `identity-heartbeat-timeout` is shorter. A mark that a watch tells of meanwhile is removed. `Held` waits for no clock.
 
 mod alone;
+pub mod config;
 mod drive;
 #[cfg(any(test, feature = "testing"))]
 #[expect(clippy::unwrap_used, reason = "what fails here fails a test")]

@@ -1,5 +1,6 @@
 //! Which controllers a leader has.
 
+use portway_claims::config::IdentityScheme;
 use prometheus::Registry;
 
 use crate::config::{Config, Ipam};
@@ -77,9 +78,9 @@ pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller
 
 /// How identities are made, where the operator makes them.
 pub fn identities(config: &Config) -> Option<identities::Config> {
-    let crate::config::Identities { mode, labels, cluster_name, range, .. } = &config.identities;
+    let IdentityScheme { mode, labels, cluster_name, cluster_id: _ } = &config.identities.scheme;
     mode.operator_claims().then(|| identities::Config {
-        range: *range,
+        range: config.identities.range,
         rules: Rules {
             filter: labels.clone(),
             cluster_name: cluster_name.clone(),

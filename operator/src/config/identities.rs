@@ -1,8 +1,7 @@
-use std::fs;
 use std::time::Duration;
 
+use portway_claims::config::IdentityScheme;
 use portway_model::identity::NumberRange;
-use portway_model::labels::LabelFilter;
 use portway_runtime::config::{Invalid, Origin, Reader, parse_duration, values};
 
 /// Of `identity-heartbeat-timeout`, but in tests.
@@ -11,11 +10,7 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Which identities there are, who makes them, and when they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identities {
-    pub mode: IdentityMode,
-    /// Which labels make an identity.
-    pub labels: LabelFilter,
-    /// One of each identity's labels.
-    pub cluster_name: String,
+    pub scheme: IdentityScheme,
     /// Of the numbers of identities.
     pub range: NumberRange,
     /// `identity-gc-interval`; zero is off.
@@ -27,33 +22,8 @@ pub struct Identities {
     pub gc_rate_limit: u32,
 }
 
-/// `identity-management-mode`: who makes CiliumIdentity objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdentityMode {
-    /// The agents.
-    Agent,
-    /// The operator alone.
-    Operator,
-    /// Whoever comes first.
-    Both,
-}
-
-impl IdentityMode {
-    /// Whether the operator makes objects.
-    pub const fn operator_claims(self) -> bool {
-        match self {
-            Self::Operator | Self::Both => true,
-            Self::Agent => false,
-        }
-    }
-}
-
 pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
-    let mode = match reader.text("identity-management-mode").as_str() {
-        "operator" => IdentityMode::Operator,
-        "both" => IdentityMode::Both,
-        _ => IdentityMode::Agent,
-    };
+    let scheme = IdentityScheme::read(reader);
     let mut time = |name| reader.parse(name, parse_duration).unwrap_or_default();
     let gc_interval = time("identity-gc-interval");
     let heartbeat_timeout = time("identity-heartbeat-timeout");
@@ -68,10 +38,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
     }
     let gc_rate_interval = reader.parse("identity-gc-rate-interval", values::patience).unwrap_or_default();
     Identities {
-        mode,
-        labels: labels(reader),
-        cluster_name: cluster_name(reader),
-        range: range(reader),
+        range: range(reader, scheme.cluster_id),
+        scheme,
         gc_interval,
         heartbeat_timeout,
         gc_rate_interval,
@@ -79,25 +47,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Identities {
     }
 }
 
-/// Those of the file, or the default ones, with the rules of `labels` after them.
-fn labels(reader: &mut Reader<'_>) -> LabelFilter {
-    let base = reader.parse("label-prefix-file", |path| match path {
-        "" => Ok(LabelFilter::default()),
-        _ => {
-            let bad = |problem: String| {
-                Invalid::new("a file of prefixes of labels", format!("mend the file, which {problem}"))
-            };
-            let json = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
-            LabelFilter::from_file(&json).map_err(|error| bad(error.to_string()))
-        }
-    });
-    let base = base.unwrap_or_default();
-    let with = |rules: &str| base.clone().with(rules).map_err(|error| Invalid::new("", error.to_string()));
-    reader.parse("labels", with).unwrap_or_else(|| base.clone())
-}
-
-fn range(reader: &mut Reader<'_>) -> NumberRange {
-    let cluster_id = reader.number("cluster-id");
+fn range(reader: &mut Reader<'_>, cluster_id: u16) -> NumberRange {
     let part = |value: &str| {
         let (first, last) = value.split_once('-')?;
         NumberRange::narrowed(cluster_id, first.parse().ok()?, last.parse().ok()?)
@@ -106,18 +56,6 @@ fn range(reader: &mut Reader<'_>) -> NumberRange {
         part(value).ok_or_else(|| Invalid::new("a part of 256-65535", "write 256-65535 (the default)"))
     });
     range.unwrap_or_else(|| NumberRange::of_cluster(cluster_id))
-}
-
-fn cluster_name(reader: &mut Reader<'_>) -> String {
-    let name = reader.parse("cluster-name", values::cluster_name).unwrap_or_default();
-    if name == "default" && reader.number::<u16>("cluster-id") != 0 {
-        reader.refuse(
-            &["cluster-id", "cluster-name"],
-            "an id with a name: identities of clusters with the same name have the same labels",
-            "set cluster-name to the name of this cluster, or cluster-id=0",
-        );
-    }
-    name
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ const PATIENCE: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m"
 
 const TABLES: &[&[Key]] = &[
     process::KEYS,
+    portway_claims::config::KEYS,
     identities::KEYS,
     endpoints::KEYS,
     nodes::KEYS,

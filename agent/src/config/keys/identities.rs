@@ -1,21 +1,12 @@
-//! Keys of identities, which there are where there is a pod network.
+//! Keys of identities, which there are where there is a pod network, beside those that the operator has too.
 
-use portway_runtime::config::values::CLUSTER_NAME;
+use portway_claims::config::GROUP as IDENTITIES;
 use portway_runtime::config::{Key, Kind};
 
 use super::key;
 
-const IDENTITIES: &str = "Identities of pods";
-
-/// In the order of the help.
+/// In the order of the help, after those of [`portway_claims::config`].
 pub(in crate::config) const KEYS: &[Key] = &[
-    key(
-        IDENTITIES,
-        "identity-management-mode",
-        Kind::OneOf(&["agent", "operator", "both"]),
-        "agent",
-        "Who makes CiliumIdentity objects: the agents, the operator, which agents then wait for, or whoever comes first",
-    ),
     key(
         IDENTITIES,
         "identity-change-grace-period",
@@ -36,34 +27,5 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Kind::Text("a duration of at most 1h, such as 5m"),
         "5m",
         "How long CustomResourceDefinitions may be missing at a start before that is an error; services are served meanwhile",
-    ),
-    key(
-        IDENTITIES,
-        "labels",
-        Kind::Text("rules such as k8s:app or k8s:!internal, regular expressions with spaces between them"),
-        "",
-        "Labels that make a pod's identity, beside those of the default: a rule with `!` leaves labels out, one without leaves \
-         out all others",
-    ),
-    key(
-        IDENTITIES,
-        "label-prefix-file",
-        Kind::Path,
-        "",
-        "A file of prefixes of labels, as JSON, instead of the default ones",
-    ),
-    key(
-        IDENTITIES,
-        "cluster-name",
-        Kind::Text(CLUSTER_NAME),
-        "default",
-        "One of the labels of each identity of the cluster's pods",
-    ),
-    key(
-        IDENTITIES,
-        "cluster-id",
-        Kind::Integer { min: 0, max: 255 },
-        "0",
-        "The high part of the numbers of the cluster's identities",
     ),
 ];

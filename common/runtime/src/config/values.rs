@@ -8,9 +8,6 @@ use crate::logging::Format;
 
 /// What [`servers`] reads.
 pub const SERVERS: &str = "URLs such as https://192.0.2.1:6443, separated by commas, or nothing";
-/// What [`cluster_name`] takes: Cilium's rule, whose labels and DNS names have it.
-pub const CLUSTER_NAME: &str =
-    "a name of up to 32 lower-case letters, digits and `-`, that begins and ends with a letter or digit";
 
 /// URLs of API servers, separated by commas or spaces; without a scheme it is https.
 ///
@@ -97,16 +94,4 @@ pub fn log_format(value: &str) -> Result<Format, Invalid> {
         "json" => Ok(Format::Json),
         _ => Err(Invalid::new("", "use auto (the default)")),
     }
-}
-
-/// [`CLUSTER_NAME`].
-///
-/// # Errors
-/// Any other text.
-pub fn cluster_name(name: &str) -> Result<String, Invalid> {
-    const LONGEST: usize = 32;
-    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_name = (1..=LONGEST).contains(&name.len()) && name.bytes().all(allowed);
-    let is_name = is_name && !name.starts_with('-') && !name.ends_with('-');
-    if is_name { Ok(name.to_owned()) } else { Err(Invalid::new(CLUSTER_NAME, "write e.g. default")) }
 }

@@ -1,46 +1,10 @@
-use portway_runtime::config::{Key, Kind, values};
+use portway_claims::config::GROUP as IDENTITIES;
+use portway_runtime::config::{Key, Kind};
 
 use super::{DURATION, INTERVAL, PATIENCE, key};
 
-const IDENTITIES: &str = "Identities of pods";
-
-/// In the order of the help.
+/// In the order of the help, after those that the agents have too.
 pub(super) const KEYS: &[Key] = &[
-    key(
-        IDENTITIES,
-        "identity-management-mode",
-        Kind::OneOf(&["agent", "operator", "both"]),
-        "agent",
-        "Who makes CiliumIdentity objects: the agents, the operator, which agents then wait for, or whoever comes first",
-    ),
-    key(
-        IDENTITIES,
-        "labels",
-        Kind::Text("rules such as k8s:app or k8s:!internal, regular expressions with spaces between them"),
-        "",
-        "Labels that make a pod's identity, beside those of the default; the same as the agents'",
-    ),
-    key(
-        IDENTITIES,
-        "label-prefix-file",
-        Kind::Path,
-        "",
-        "A file of prefixes of labels, as JSON, instead of the default ones; the same as the agents'",
-    ),
-    key(
-        IDENTITIES,
-        "cluster-name",
-        Kind::Text(values::CLUSTER_NAME),
-        "default",
-        "One of the labels of each identity of the cluster's pods",
-    ),
-    key(
-        IDENTITIES,
-        "cluster-id",
-        Kind::Integer { min: 0, max: 255 },
-        "0",
-        "The high part of the numbers of the cluster's identities",
-    ),
     key(
         IDENTITIES,
         "identity-gc-interval",
