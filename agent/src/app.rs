@@ -45,7 +45,7 @@ use crate::config::{self, Config, Loaded};
 use crate::identities::Census;
 use crate::ipcache::Ipcache;
 use crate::lock::Lock;
-use crate::{endpoints, identities, network, node};
+use crate::{endpoints, identities, network, node, thread};
 use audit::AuditMetrics;
 use audit::objects::Objects;
 use health::ProxyHealth;
@@ -197,9 +197,7 @@ async fn serve(
 }
 
 /// What a thread ended with; waits for ever where there is none.
-async fn result_of(
-    thread: Option<oneshot::Receiver<anyhow::Result<()>>>,
-) -> Result<anyhow::Result<()>, oneshot::error::RecvError> {
+async fn result_of(thread: Option<thread::Ended>) -> Result<anyhow::Result<()>, oneshot::error::RecvError> {
     match thread {
         Some(thread) => thread.await,
         None => std::future::pending().await,
@@ -217,28 +215,17 @@ struct OwnerParts {
     started: Instant,
 }
 
-/// Starts the one thread that owns model and maps. Its result comes by the channel.
-fn spawn_owner(parts: OwnerParts) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
-    let (ended, result) = oneshot::channel();
-    let body = move || {
-        let result = own(parts);
-        // The receiver is gone only where the process ends anyway.
-        let _ = ended.send(result);
-    };
-    std::thread::Builder::new().name("owner".to_owned()).spawn(body).context("cannot start a thread")?;
-    Ok(result)
+/// Starts the one thread that owns model and maps.
+fn spawn_owner(parts: OwnerParts) -> anyhow::Result<thread::Ended> {
+    thread::spawn("owner", || own(parts))
 }
 
-fn own(parts: OwnerParts) -> anyhow::Result<()> {
+async fn own(parts: OwnerParts) -> anyhow::Result<()> {
     let OwnerParts { config, metrics, readiness, starting, api, inputs, mut drain, started } = parts;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
-    runtime.block_on(async {
-        let mut owner = Owner::start(config, metrics, &readiness, &api, inputs, started).await?;
-        drop(starting);
-        tokio::select! {
-            result = owner.run() => result,
-            () = drain.begun() => Ok(()),
-        }
-    })
+    let mut owner = Owner::start(config, metrics, &readiness, &api, inputs, started).await?;
+    drop(starting);
+    tokio::select! {
+        result = owner.run() => result,
+        () = drain.begun() => Ok(()),
+    }
 }

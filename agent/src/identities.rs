@@ -28,15 +28,15 @@ mod writes;
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use portway_model::node::ClusterView;
 use portway_runtime::kubernetes::EventRecorder;
 use portway_runtime::shutdown::Drain;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, PodNetwork};
 use crate::endpoints::Endpoints;
 use crate::ipcache::Ipcache;
+use crate::thread::Ended;
 pub(crate) use census::{Census, Tally};
 pub(crate) use portway_claims::Counts;
 pub(crate) use show::{Question, questions};
@@ -66,25 +66,13 @@ pub(crate) struct Inputs {
     pub(crate) drain: Drain,
 }
 
-/// Starts the thread. Its result comes by the channel.
+/// Starts the thread, which ends when draining begins.
 ///
 /// # Errors
 /// There can be no thread.
-pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
-    let (ended, result) = oneshot::channel();
-    let body = move || {
-        // The receiver is gone only where the process ends anyway.
-        drop(ended.send(run(inputs)));
-    };
-    std::thread::Builder::new().name("identities".to_owned()).spawn(body).context("cannot start a thread")?;
-    Ok(result)
-}
-
-fn run(inputs: Inputs) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
+pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<Ended> {
     let mut drain = inputs.drain.clone();
-    runtime.block_on(async {
+    crate::thread::spawn("identities", || async move {
         tokio::select! {
             result = thread::follow(inputs) => result,
             () = drain.begun() => Ok(()),

@@ -20,4 +20,5 @@ pub mod network;
 pub mod node;
 pub mod programs;
 pub mod sockets;
+mod thread;
 mod versions;

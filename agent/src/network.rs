@@ -36,6 +36,7 @@ use crate::identities;
 use crate::ipcache::Ipcache;
 use crate::maps::{EarlierFlows, MapReader, PodOpening, PodReader, PodTables};
 use crate::programs::InterfacePrograms;
+use crate::thread;
 use machine::{Machine, MachineError, Netlink};
 pub(crate) use nodes::Troubles;
 use nodes::{Nodes, NodesError, Outcome};
@@ -87,25 +88,13 @@ pub(crate) struct Inputs {
     pub(crate) drain: Drain,
 }
 
-/// Starts the thread. Its result comes by the channel.
+/// Starts the thread, which ends when draining begins.
 ///
 /// # Errors
 /// There can be no thread.
-pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
-    let (ended, result) = oneshot::channel();
-    let body = move || {
-        // The receiver is gone only where the process ends anyway.
-        drop(ended.send(run(inputs)));
-    };
-    std::thread::Builder::new().name("network".to_owned()).spawn(body).context("cannot start a thread")?;
-    Ok(result)
-}
-
-fn run(inputs: Inputs) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
+pub(crate) fn spawn(inputs: Inputs) -> anyhow::Result<thread::Ended> {
     let mut drain = inputs.drain.clone();
-    runtime.block_on(async {
+    thread::spawn("network", || async move {
         tokio::select! {
             result = follow(inputs) => result,
             () = drain.begun() => Ok(()),
