@@ -1,14 +1,16 @@
 //! This node's pods: from their labels to a number, to the ipcache, to the endpoint. Level-based, so that every turn puts
 //! right what the one before could not do.
 
+mod known;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portway_claims::{Allocator, Change, News, Place};
-use portway_datapath::{Addr, EndpointId, NumericIdentity};
+use portway_datapath::{EndpointId, NumericIdentity};
 use portway_model::ipcache::{EndpointAddress, EndpointSource};
-use portway_model::k8s::{Pod, Uid};
+use portway_model::k8s::Pod;
 use portway_model::labels::Labels;
 
 use super::endpoint_objects;
@@ -16,6 +18,7 @@ use super::follow::{Follow, Who};
 use super::writes::{Tried, Writes};
 use crate::endpoints::{Endpoint, EndpointIdentity, Endpoints, State};
 use crate::ipcache::Ipcache;
+use known::{PodIdentity, Published, init};
 
 /// What is said of a pod whose number is on its way.
 const CLAIMING: &str = "the number of its labels is being claimed";
@@ -32,36 +35,6 @@ pub(super) struct Pods {
     obstacles: BTreeMap<Labels, String>,
     /// What an earlier agent left of pods that have ended is removed.
     is_swept: bool,
-}
-
-/// One pod.
-struct PodIdentity {
-    endpoint: Endpoint,
-    pod: Option<Arc<Pod>>,
-    /// The Pod was deleted, and the runtime has not ended its sandbox yet.
-    pod_is_gone: bool,
-    /// What its labels are; held.
-    wanted: Option<Labels>,
-    /// The labels whose number is published; held.
-    used: Option<Labels>,
-    published: Option<Published>,
-    /// What its CiliumEndpoint is to say.
-    written: Option<endpoint_objects::Wanted>,
-    /// The number that the allocator knows to be in the object.
-    referred: Option<NumericIdentity>,
-    /// It has come since this agent began.
-    is_new: bool,
-    /// What was said of it last.
-    obstacle: Option<String>,
-    /// The kernel or the state directory did not take its identity, the last time.
-    is_behind: bool,
-}
-
-/// What other programs of this node see of a pod.
-#[derive(Clone, Debug, PartialEq)]
-struct Published {
-    identity: EndpointIdentity,
-    addresses: Vec<EndpointAddress>,
 }
 
 /// Something of a pod that its Pod is to tell.
@@ -406,75 +379,6 @@ impl Pods {
             }
         }
     }
-}
-
-impl PodIdentity {
-    /// An endpoint that is new here. What an earlier agent gave it is held from the first moment on.
-    fn restored(endpoint: &Endpoint, allocator: &mut Allocator) -> Self {
-        let of_labels =
-            |identity: &&EndpointIdentity| identity.number().scope() == portway_datapath::Scope::Cluster;
-        let before = endpoint.identity.as_ref().filter(of_labels);
-        let labels = before.map(|before| {
-            let labels = before.labels();
-            allocator.hold(&labels, Some(before.number()));
-            labels
-        });
-        Self {
-            endpoint: endpoint.clone(),
-            pod: None,
-            pod_is_gone: false,
-            wanted: labels.clone(),
-            used: labels,
-            published: None,
-            written: None,
-            referred: None,
-            is_new: endpoint.identity.is_none() && !matches!(endpoint.state, State::Restoring | State::Ready),
-            obstacle: None,
-            is_behind: false,
-        }
-    }
-
-    /// Its labels are these; what was wanted before and is not used is let go.
-    fn want(&mut self, labels: &Labels, allocator: &mut Allocator) {
-        if self.wanted.as_ref() == Some(labels) {
-            return;
-        }
-        let before = self.wanted.replace(labels.clone());
-        if self.used.as_ref() != Some(labels) {
-            allocator.hold(labels, None);
-        }
-        if let Some(before) = before.filter(|before| self.used.as_ref() != Some(before)) {
-            allocator.release(&before);
-        }
-    }
-
-    fn held(&self) -> impl Iterator<Item = &Labels> {
-        let wanted = self.wanted.as_ref().filter(|wanted| self.used.as_ref() != Some(wanted));
-        self.used.iter().chain(wanted)
-    }
-
-    fn addresses(&self, identity: NumericIdentity) -> Vec<EndpointAddress> {
-        let Endpoint { attachment, pod, created, addresses, .. } = &self.endpoint;
-        let of_pod = self.pod.as_ref().map(|pod| &*pod.uid).filter(|uid| !uid.is_empty());
-        let of_runtime = Some(pod.uid.as_str()).filter(|uid| !uid.is_empty());
-        let uid = Uid::new(of_pod.or(of_runtime).unwrap_or(&attachment.container));
-        let of_object = self.pod.as_ref().and_then(|pod| pod.created);
-        let created = of_object.or_else(|| i64::try_from(created / 1000).ok());
-        let told = |addr: &std::net::IpAddr| EndpointAddress {
-            addr: Addr::from(*addr),
-            identity,
-            node: None,
-            uid,
-            created,
-        };
-        addresses.iter().map(told).collect()
-    }
-}
-
-/// A pod of which nobody knows more.
-fn init() -> EndpointIdentity {
-    let labels = Labels::of_reserved(NumericIdentity::INIT).unwrap_or_default();
-    EndpointIdentity::new(NumericIdentity::INIT, &labels)
 }
 
 #[cfg(test)]
