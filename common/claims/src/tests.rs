@@ -37,6 +37,22 @@ fn gone(number: NumericIdentity) -> Event {
     Event::Delete(ObjectKey { kind: ObjectKind::CiliumIdentity, name, uid: "".into() })
 }
 
+/// An allocator for whom the directory has given away all numbers but one: that one, and the others.
+fn all_but_one() -> (Allocator, NumericIdentity, Vec<NumericIdentity>) {
+    let mut allocator = Allocator::alone(0);
+    let mut others: Vec<_> = numbers_from(NumericIdentity::new(256)).collect();
+    let mine = others.pop().unwrap();
+    for (n, number) in others.iter().enumerate() {
+        allocator.observe(&identity(*number, &format!("app-{n}")));
+    }
+    (allocator, mine, others)
+}
+
+/// Said where no number is free.
+fn exhausted() -> News {
+    News::Obstacle(holding::exhausted(NumberRange::of_cluster(0)))
+}
+
 fn changes(allocator: &mut Allocator) -> Vec<(Labels, News)> {
     let next = || allocator.next().now_or_never();
     std::iter::from_fn(next).map(|change| (change.labels, change.news)).collect()
@@ -113,43 +129,28 @@ fn a_number_of_the_directory_that_means_other_labels_now_is_given_up() {
 
 #[test]
 fn without_an_api_server_exhaustion_is_told_and_ends_with_the_first_number_that_is_free() {
-    let mut allocator = Allocator::alone(0);
-    let numbers: Vec<_> = numbers_from(NumericIdentity::new(256)).collect();
-    let (mine, others) = numbers.split_last().unwrap();
-    for (n, number) in others.iter().enumerate() {
-        allocator.observe(&identity(*number, &format!("app-{n}")));
-    }
-    let exhausted = |app| (labels(app), News::Obstacle(holding::exhausted(NumberRange::of_cluster(0))));
-    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
+    let (mut allocator, mine, others) = all_but_one();
+    let exhausted = |app| (labels(app), exhausted());
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(mine));
     assert_eq!(allocator.hold(&labels("db"), None), Place::Pending);
     assert_eq!(allocator.hold(&labels("dns"), None), Place::Pending);
     assert_eq!(changes(&mut allocator), [exhausted("db"), exhausted("dns")]);
     allocator.release(&labels("web"));
-    assert_eq!(changes(&mut allocator), [(labels("db"), News::Held(*mine))]);
+    assert_eq!(changes(&mut allocator), [(labels("db"), News::Held(mine))]);
     allocator.observe(&gone(others[0]));
     assert_eq!(changes(&mut allocator), [(labels("dns"), News::Held(others[0]))]);
 }
 
 #[test]
 fn a_number_of_the_directory_is_lost_to_other_labels_though_no_other_is_free() {
-    let mut allocator = Allocator::alone(0);
-    let numbers: Vec<_> = numbers_from(NumericIdentity::new(256)).collect();
-    let (mine, others) = numbers.split_last().unwrap();
-    for (n, number) in others.iter().enumerate() {
-        allocator.observe(&identity(*number, &format!("app-{n}")));
-    }
-    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(*mine));
+    let (mut allocator, mine, others) = all_but_one();
+    assert_eq!(allocator.hold(&labels("web"), None), Place::Held(mine));
     assert_eq!(allocator.hold(&labels("app-7"), None), Place::Held(others[7]));
-    let lost = |app, number| {
-        [
-            (labels(app), News::Lost(number)),
-            (labels(app), News::Obstacle(holding::exhausted(NumberRange::of_cluster(0)))),
-        ]
-    };
+    let lost = |app, number| [(labels(app), News::Lost(number)), (labels(app), exhausted())];
     allocator.observe(&identity(others[7], "db"));
     assert_eq!(changes(&mut allocator), lost("app-7", others[7]));
-    allocator.observe(&identity(*mine, "db"));
-    assert_eq!(changes(&mut allocator), lost("web", *mine));
+    allocator.observe(&identity(mine, "db"));
+    assert_eq!(changes(&mut allocator), lost("web", mine));
 }
 
 const COLLECTION: &str = "/apis/cilium.io/v2/ciliumidentities";
@@ -166,6 +167,13 @@ fn object(app: &str) -> Value {
     })
 }
 
+/// As a collector marks it.
+fn marked(app: &str) -> Value {
+    let mut marked = object(app);
+    marked["metadata"]["annotations"] = json!({"io.cilium.heartbeat": "2026-11-30T00:00:00Z"});
+    marked
+}
+
 /// What a list is answered.
 fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
@@ -178,6 +186,14 @@ async fn claimant(right: Right, listed: &[Value]) -> (FakeApi, Allocator) {
     (api, Allocator::from_api(client, right, 0))
 }
 
+/// One for whom the number of `web` has settled.
+async fn settled() -> (FakeApi, Allocator) {
+    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
+    allocator.hold(&labels("web"), None);
+    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    (api, allocator)
+}
+
 /// A read was answered, and the allocator does not know yet.
 async fn answered(api: &FakeApi, allocator: &mut Allocator) {
     let asked = async {
@@ -187,6 +203,16 @@ async fn answered(api: &FakeApi, allocator: &mut Allocator) {
         }
     };
     timeout(PATIENCE, asked).await.expect("a read");
+}
+
+/// The object of `path` has been made.
+async fn made(api: &FakeApi, allocator: &mut Allocator, path: &str) {
+    let made = async {
+        while api.get(path).is_none() {
+            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
+        }
+    };
+    timeout(PATIENCE, made).await.expect("an identity");
 }
 
 async fn next(allocator: &mut Allocator) -> News {
@@ -213,12 +239,7 @@ async fn an_identity_that_goes_while_it_is_read_is_made_again() {
     allocator.observe(&identity(NUMBER, "web"));
     api.take(OBJECT);
     allocator.observe(&gone(NUMBER));
-    let made = async {
-        while api.get(OBJECT).is_none() {
-            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
-        }
-    };
-    timeout(PATIENCE, made).await.expect("an identity");
+    made(&api, &mut allocator, OBJECT).await;
 }
 
 #[tokio::test]
@@ -243,9 +264,7 @@ async fn a_number_from_before_a_restart_that_cannot_be_made_again_is_lost() {
 
 #[tokio::test]
 async fn a_number_that_has_settled_and_turns_out_to_be_others_is_lost() {
-    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
-    allocator.hold(&labels("web"), None);
-    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
+    let (api, mut allocator) = settled().await;
     api.put(OBJECT, &object("db"));
     api.put(COLLECTION, &list(&[]));
     allocator.referred(&labels("web"), NUMBER);
@@ -254,12 +273,8 @@ async fn a_number_that_has_settled_and_turns_out_to_be_others_is_lost() {
 
 #[tokio::test]
 async fn a_mark_that_a_watch_tells_of_before_the_reference_is_written_goes() {
-    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
-    allocator.hold(&labels("web"), None);
-    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
-    let mut marked = object("web");
-    marked["metadata"]["annotations"] = json!({"io.cilium.heartbeat": "2026-11-30T00:00:00Z"});
-    api.put(OBJECT, &marked);
+    let (api, mut allocator) = settled().await;
+    api.put(OBJECT, &marked("web"));
     allocator.observe(&keeper::shown(&api, NUMBER));
     // The reference is written meanwhile, which is told once.
     allocator.referred(&labels("web"), NUMBER);
@@ -283,22 +298,13 @@ async fn one_that_was_made_and_deleted_between_two_lists_of_the_watch_is_made_ag
     allocator.told_up_to(listed - 1);
     assert_eq!(allocator.next().now_or_never(), None, "that list may be older");
     allocator.told_up_to(api.version());
-    let made = async {
-        while api.get(&path).is_none() {
-            let _ = timeout(Duration::from_millis(1), allocator.next()).await;
-        }
-    };
-    timeout(PATIENCE, made).await.expect("an identity");
+    made(&api, &mut allocator, &path).await;
 }
 
 #[tokio::test]
 async fn a_number_that_was_looked_for_anew_before_it_was_referred_to_is_told_again() {
-    let (api, mut allocator) = claimant(Right::Create, &[object("web")]).await;
-    allocator.hold(&labels("web"), None);
-    assert_eq!(next(&mut allocator).await, News::Settled(NUMBER));
-    let mut marked = object("web");
-    marked["metadata"]["annotations"] = json!({"io.cilium.heartbeat": "2026-11-30T00:00:00Z"});
-    api.put(OBJECT, &marked);
+    let (api, mut allocator) = settled().await;
+    api.put(OBJECT, &marked("web"));
     let shown = keeper::shown(&api, NUMBER);
     // Somebody else was faster: the removal of the mark is refused.
     api.put(OBJECT, &object("web"));

@@ -45,10 +45,29 @@ impl Rig {
         Self { api, objects, manifests: k8s::Manifests::new() }
     }
 
+    /// Its pod's object is written, as that of a new one.
+    async fn with_object() -> Self {
+        let mut rig = Self::start(true).await;
+        rig.objects.set_synced();
+        rig.objects.set(wanted(POD, 300), true);
+        assert_eq!(rig.next().await, News::Kept);
+        rig
+    }
+
     async fn next(&mut self) -> News {
         let change = timeout(Duration::from_secs(20), self.objects.next()).await.expect("a change");
         assert_eq!(change.name, "shop/web-0");
         change.news
+    }
+
+    async fn obstacle(&mut self) -> String {
+        let News::Obstacle(reason) = self.next().await else { panic!("an obstacle") };
+        reason
+    }
+
+    /// What the watch told of is mended, if it is to be.
+    async fn mends(&mut self) {
+        timeout(Duration::from_millis(500), self.objects.next()).await.ok();
     }
 
     /// Nothing is under way.
@@ -82,12 +101,16 @@ fn of_pod(pod: u64, number: u32) -> Value {
     json!(wanted(pod, number).object())
 }
 
+/// That was made after the pod that is wanted.
+fn of_newer_pod() -> Value {
+    let mut object = of_pod(OTHER_POD, 301);
+    object["metadata"]["creationTimestamp"] = json!("1970-01-01T00:16:41Z");
+    object
+}
+
 #[tokio::test]
 async fn a_new_pods_object_is_written_once_and_says_who_has_its_addresses() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     let object = rig.api.get(PATH).unwrap();
     let expected = json!({
         "id": 211,
@@ -113,10 +136,7 @@ async fn a_new_pods_object_is_written_once_and_says_who_has_its_addresses() {
 
 #[tokio::test]
 async fn a_changed_identity_is_patched_into_the_same_object() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     let mut before = rig.api.get(PATH).unwrap();
     rig.objects.set(wanted(POD, 301), false);
     assert_eq!(rig.next().await, News::Kept);
@@ -184,18 +204,13 @@ async fn a_predecessor_of_the_same_name_is_replaced_and_its_late_delete_hits_not
 /// Its own Pod is gone, and the watch of Pods has not told it yet.
 #[tokio::test]
 async fn the_object_of_a_newer_pod_of_the_name_stays_until_it_goes_by_itself() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     rig.told();
     rig.api.writes();
-    let mut newer = of_pod(OTHER_POD, 301);
-    newer["metadata"]["creationTimestamp"] = json!("1970-01-01T00:16:41Z");
-    rig.api.put(PATH, &newer);
+    rig.api.put(PATH, &of_newer_pod());
     let newer = rig.api.get(PATH);
     rig.told();
-    let News::Obstacle(reason) = rig.next().await else { panic!("an obstacle") };
+    let reason = rig.obstacle().await;
     assert!(reason.contains(&uid(OTHER_POD)), "{reason}");
     rig.rests().await;
     assert_eq!((rig.api.get(PATH), rig.api.writes()), (newer, Vec::new()));
@@ -209,11 +224,9 @@ async fn the_object_of_a_newer_pod_of_the_name_stays_until_it_goes_by_itself() {
 #[tokio::test]
 async fn a_pod_that_waits_for_a_newer_one_ends_without_touching_its_object() {
     let mut rig = Rig::start(false).await;
-    let mut newer = of_pod(OTHER_POD, 301);
-    newer["metadata"]["creationTimestamp"] = json!("1970-01-01T00:16:41Z");
-    rig.api.put(PATH, &newer);
+    rig.api.put(PATH, &of_newer_pod());
     rig.objects.set(wanted(POD, 300), false);
-    let News::Obstacle(_) = rig.next().await else { panic!("an obstacle") };
+    rig.obstacle().await;
     rig.objects.remove("shop", "web-0", &uid(POD));
     assert_eq!(rig.next().await, News::Kept);
     rig.rests().await;
@@ -222,10 +235,7 @@ async fn a_pod_that_waits_for_a_newer_one_ends_without_touching_its_object() {
 
 #[tokio::test]
 async fn an_object_goes_with_its_pod() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     // A late word of another pod of the name changes nothing.
     rig.objects.remove("shop", "web-0", &uid(OTHER_POD));
     rig.rests().await;
@@ -243,47 +253,38 @@ async fn an_object_goes_with_its_pod() {
 
 #[tokio::test]
 async fn an_object_that_somebody_deletes_or_changes_is_mended() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     rig.told();
     rig.api.writes();
     rig.api.take(PATH);
     rig.told_gone();
-    timeout(Duration::from_millis(500), rig.objects.next()).await.ok();
+    rig.mends().await;
     assert_eq!(rig.api.writes(), [POST]);
     let mut object = rig.api.get(PATH).unwrap();
     object["status"]["identity"]["id"] = json!(7);
     let uid = rig.api.put(PATH, &object);
     rig.told();
-    timeout(Duration::from_millis(500), rig.objects.next()).await.ok();
+    rig.mends().await;
     let mended = rig.api.get(PATH).unwrap();
     assert_eq!((&mended["metadata"]["uid"], &mended["status"]["identity"]["id"]), (&json!(uid), &json!(300)));
 }
 
 #[tokio::test]
 async fn old_news_of_an_object_makes_no_write() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     let old = rig.api.get(PATH).unwrap();
     rig.objects.set(wanted(POD, 301), false);
     assert_eq!(rig.next().await, News::Kept);
     rig.api.writes();
     // The watch is behind.
     rig.told_of(&old);
-    timeout(Duration::from_millis(500), rig.objects.next()).await.ok();
+    rig.mends().await;
     assert_eq!((rig.api.writes(), rig.api.reads()), (Vec::<String>::new(), 1));
 }
 
 #[tokio::test]
 async fn that_an_object_was_as_it_shall_no_more_be_is_not_told() {
-    let mut rig = Rig::start(true).await;
-    rig.objects.set_synced();
-    rig.objects.set(wanted(POD, 300), true);
-    assert_eq!(rig.next().await, News::Kept);
+    let mut rig = Rig::with_object().await;
     // It is as it shall be, which nobody took notice of before it shall be another one.
     rig.objects.set(wanted(POD, 300), false);
     rig.objects.set(wanted(POD, 301), false);
@@ -297,9 +298,9 @@ async fn a_refused_write_is_told_and_tried_again() {
     rig.objects.set_synced();
     rig.api.refuse(&[403, 500]);
     rig.objects.set(wanted(POD, 300), true);
-    let News::Obstacle(reason) = rig.next().await else { panic!("an obstacle") };
+    let reason = rig.obstacle().await;
     assert!(reason.contains("403"), "{reason}");
-    let News::Obstacle(reason) = rig.next().await else { panic!("another obstacle") };
+    let reason = rig.obstacle().await;
     assert!(reason.contains("500"), "{reason}");
     assert_eq!(rig.next().await, News::Kept);
     assert_eq!(rig.api.get(PATH).unwrap()["status"]["identity"]["id"], 300);
