@@ -66,13 +66,7 @@ const QUESTIONS: usize = 64;
 pub fn run(loaded: Loaded) -> anyhow::Result<()> {
     let started = Instant::now();
     let Loaded { config, warnings, settings } = loaded;
-    logging::init(config.log_format, &config.log_filter)?;
-    for warning in &warnings {
-        tracing::warn!(key = warning.key, "{warning}");
-    }
-    for said in settings.without_effect() {
-        tracing::debug!(key = said.key, value = said.value, "this key has no effect");
-    }
+    logging::begin(&config.log, &settings, &warnings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), node = config.node_name, "starting");
     tracing::debug!(?config, "configuration");
     memory::limit_arenas();

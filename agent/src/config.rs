@@ -25,7 +25,7 @@ use portway_datapath::layout::Sizes;
 use portway_datapath::maglev::Seed;
 use portway_model::{loadbalancer, plan};
 use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning, values};
-use portway_runtime::logging::Format;
+use portway_runtime::logging::LogOptions;
 
 pub use api_server::ApiServer;
 pub use catalogue::KEYS;
@@ -83,8 +83,7 @@ pub struct Config {
     pub proxy_health_address: Option<SocketAddr>,
     /// Serves `/metrics`; `None` is off.
     pub metrics_address: Option<SocketAddr>,
-    pub log_format: Format,
-    pub log_filter: String,
+    pub log: LogOptions,
     /// What a person should know of the configuration, for as long as the agent runs with it.
     pub warnings: Vec<String>,
 }
@@ -270,7 +269,6 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
     let cgroup_root = read_cgroup_root(reader, in_pod);
     let pod_network = pods::read(reader, in_pod);
     combinations::check(reader);
-    let debug = reader.bool("debug");
     // What is accepted with one value only for the time being.
     for name in ["bpf-lb-mode", "bpf-lb-acceleration", "service-no-backend-response"] {
         let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);
@@ -318,12 +316,7 @@ fn read(reader: &mut Reader<'_>, host_name: &str, in_pod: bool) -> Config {
             .parse("kube-proxy-replacement-healthz-bind-address", values::serve_address)
             .unwrap_or_default(),
         metrics_address: reader.parse("prometheus-serve-addr", values::serve_address).unwrap_or_default(),
-        log_format: reader.parse("log-format", values::log_format).unwrap_or_default(),
-        log_filter: match reader.text("log-filter") {
-            filter if !filter.is_empty() => filter,
-            _ if debug => "debug".to_owned(),
-            _ => "info".to_owned(),
-        },
+        log: LogOptions::read(reader),
         warnings: Vec::new(),
     }
 }

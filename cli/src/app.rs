@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
+use portway_runtime::command::explain;
 
 use crate::args::{
     Args, Bpf, BpfFlows, BpfIpcache, BpfLb, Endpoint, Identity, Ip, Node, Operator, Service, Verb, command,
@@ -21,7 +22,7 @@ pub(crate) fn main() -> ExitCode {
     match run(args, &matches) {
         Ok(code) => code,
         Err(failure) => {
-            output::complain(&format!("error: {}", portway_agent::command::explain(&failure.error)));
+            output::complain(&format!("error: {}", explain(failure.error.as_ref())));
             failure.code()
         }
     }

@@ -55,13 +55,7 @@ pub fn run(loaded: Loaded) -> anyhow::Result<()> {
 
 fn begin_log(loaded: &Loaded) -> anyhow::Result<()> {
     let Loaded { config, warnings, settings } = loaded;
-    logging::init(config.log_format, &config.log_filter)?;
-    for warning in warnings {
-        tracing::warn!(key = warning.key, "{warning}");
-    }
-    for said in settings.without_effect() {
-        tracing::debug!(key = said.key, value = said.value, "this key has no effect");
-    }
+    logging::begin(&config.log, settings, warnings)?;
     tracing::debug!(?config, "configuration");
     Ok(())
 }
@@ -85,7 +79,7 @@ async fn serve(loaded: Loaded, started: Instant) -> anyhow::Result<()> {
         tracing::info!(%address, "serving /metrics");
         servers.spawn(admin::serve(listener, admin::metrics(registry.clone()), drain()?));
     }
-    let client = Client::new(config.api_server.client_options()).await;
+    let client = Client::new(config.api_server.clone()).await;
     let client = client.context("cannot use what is configured for the API server")?;
     let kinds = controllers::kinds(&config, &instruments);
     let (watches, told) = Watches::start(client.clone(), &config.namespace, &kinds);

@@ -2,14 +2,14 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
+
+use portway_runtime::command::{fail, refuse, say};
 
 use crate::app::{self, Format};
 use crate::config::{self, Invocation};
 
-/// `EX_USAGE` of sysexits.h: the configuration cannot be used.
-const USAGE: u8 = 64;
+const NAME: &str = "portway-operator";
 
 /// What the process was asked for, done.
 pub fn main() -> ExitCode {
@@ -26,33 +26,27 @@ pub fn main() -> ExitCode {
         arguments.remove(0);
         match take_format(&mut arguments) {
             Ok(taken) => format = taken,
-            Err(problem) => {
-                complain(&format!("portway-operator: {problem}"));
-                return ExitCode::from(USAGE);
-            }
+            Err(problem) => return refuse(NAME, problem),
         }
     }
     let invocation = Invocation { arguments, environment: env::vars_os().collect() };
     let mut loaded = match config::load(invocation) {
         Ok(loaded) => loaded,
-        Err(problems) => {
-            complain(&format!("portway-operator: {problems}"));
-            return ExitCode::from(USAGE);
-        }
+        Err(problems) => return refuse(NAME, problems),
     };
     if plans {
         // What is printed is what was asked for; problems alone go beside it.
-        if loaded.config.log_filter == "info" {
-            loaded.config.log_filter = "warn".to_owned();
+        if loaded.config.log.filter == "info" {
+            loaded.config.log.filter = "warn".to_owned();
         }
         return match app::plan(&loaded, format) {
             Ok(text) => say(&text),
-            Err(error) => fail(&error),
+            Err(error) => fail(NAME, error.as_ref()),
         };
     }
     match app::run(loaded) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
+        Err(error) => fail(NAME, error.as_ref()),
     }
 }
 
@@ -83,33 +77,6 @@ fn take_format(arguments: &mut Vec<OsString>) -> Result<Format, String> {
         };
     }
     Ok(format)
-}
-
-/// The error and its causes in one line. Errors of libraries hold their cause in their own text: what was said already
-/// is not said again.
-fn fail(error: &anyhow::Error) -> ExitCode {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    complain(&format!("portway-operator: {text}"));
-    ExitCode::FAILURE
-}
-
-fn say(text: &str) -> ExitCode {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn complain(text: &str) {
-    // Nobody is left to be told where standard error is closed; the exit code says the rest.
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 #[cfg(test)]

@@ -17,10 +17,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use portway_runtime::config::{Problems, Reader, Settings, Sources, Warning, values};
-use portway_runtime::kubernetes::LeaseTimes;
-use portway_runtime::logging::Format;
+use portway_runtime::kubernetes::{ClientOptions, LeaseTimes};
+use portway_runtime::logging::LogOptions;
 
-pub use api_server::ApiServer;
 pub use endpoints::Endpoints;
 pub use identities::Identities;
 pub use ipam::Ipam;
@@ -30,7 +29,8 @@ pub use nodes::Nodes;
 /// Everything that was configured, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub api_server: ApiServer,
+    /// How the API server is reached.
+    pub api_server: ClientOptions,
     /// Where the lease and the pools' ConfigMap are.
     pub namespace: String,
     pub lease: LeaseTimes,
@@ -44,8 +44,7 @@ pub struct Config {
     pub api_address: Option<SocketAddr>,
     /// Serves `/metrics`; `None` is off.
     pub metrics_address: Option<SocketAddr>,
-    pub log_format: Format,
-    pub log_filter: String,
+    pub log: LogOptions,
     /// What a person should know of the configuration, for as long as the operator runs with it.
     pub warnings: Vec<String>,
 }
@@ -100,7 +99,6 @@ pub fn help() -> String {
 }
 
 fn read(reader: &mut Reader<'_>, in_pod: bool) -> Config {
-    let debug = reader.bool("debug");
     // Read by the sources themselves.
     reader.text("config-dir");
     let metrics_address =
@@ -119,12 +117,7 @@ fn read(reader: &mut Reader<'_>, in_pod: bool) -> Config {
         namespace,
         api_address: reader.parse("operator-api-serve-addr", values::serve_address).unwrap_or_default(),
         metrics_address: metrics_address.filter(|_| has_metrics),
-        log_format: reader.parse("log-format", values::log_format).unwrap_or_default(),
-        log_filter: match reader.text("log-filter") {
-            filter if !filter.is_empty() => filter,
-            _ if debug => "debug".to_owned(),
-            _ => "info".to_owned(),
-        },
+        log: LogOptions::read(reader),
         warnings: Vec::new(),
     }
 }

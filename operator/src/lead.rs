@@ -23,7 +23,7 @@ pub const LEASE: &str = "portway-operator";
 /// What is configured for the API server cannot be used.
 pub async fn elector(config: &Config) -> anyhow::Result<Elector> {
     let options = ElectorOptions {
-        client: config.api_server.client_options(),
+        client: config.api_server.clone(),
         namespace: config.namespace.clone(),
         name: LEASE.to_owned(),
         identity: identity(),

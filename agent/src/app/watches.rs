@@ -11,14 +11,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 use portway_model::k8s::ObjectKind;
 use portway_runtime::kubernetes::{
-    Client, ClientOptions, ClientStatus, EventRecorder, Reporter, Resource, Watch, WatchEvent, WatchOptions,
-    WatchState, WatchStatus,
+    Client, ClientStatus, EventRecorder, Reporter, Resource, Watch, WatchEvent, WatchOptions, WatchState,
+    WatchStatus,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::watched_kinds;
 use crate::api;
-use crate::config::{ApiServer, Config};
+use crate::config::Config;
 use definitions::Missing;
 use pace::Pace;
 
@@ -81,11 +81,9 @@ fn runtime(client: Arc<OnceLock<Client>>) -> anyhow::Result<tokio::runtime::Runt
 }
 
 async fn begin(config: &Config, known: &OnceLock<Client>) -> anyhow::Result<(Watches, mpsc::Receiver<Told>)> {
-    let api_server = config.api_server.clone().context("no API server is configured")?;
-    let ApiServer { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = api_server;
-    let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
-    let options = ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent };
-    let client = Client::new(options).await.context("cannot use what is configured for the API server")?;
+    let api_server = config.api_server.as_ref().context("no API server is configured")?;
+    let client = Client::new(api_server.client.clone()).await;
+    let client = client.context("cannot use what is configured for the API server")?;
     let client = known.get_or_init(|| client).clone();
     let (to, told) = mpsc::channel(WAITING);
     let watches = resources(config).into_iter().map(|(kind, resource)| {

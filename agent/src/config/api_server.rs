@@ -1,10 +1,9 @@
 //! How the agent reaches the API server, if it does.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use portway_runtime::config::Reader;
-use portway_runtime::config::values::{heartbeat, patience, qps, servers};
+use portway_runtime::config::values::patience;
 use portway_runtime::kubernetes::ClientOptions;
 
 /// Keys that ask for the API server outside a pod.
@@ -13,14 +12,7 @@ const ASKING: [&str; 3] = ["k8s-kubeconfig-path", "k8s-api-server", "k8s-api-ser
 /// The API server as a source of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiServer {
-    /// `None`: the pod's service account.
-    pub kubeconfig: Option<PathBuf>,
-    /// URLs, tried in turn; empty: the kubeconfig's, or the one in the pod's environment.
-    pub servers: Vec<String>,
-    /// Requests a second.
-    pub qps: u32,
-    pub burst: u32,
-    pub heartbeat: Duration,
+    pub client: ClientOptions,
     /// How long a first list may take before the status and the log say so; it changes nothing else.
     pub sync_timeout: Duration,
 }
@@ -29,17 +21,10 @@ pub struct ApiServer {
 const FOR_PODS: u32 = 5;
 
 impl ApiServer {
-    /// How a client reaches it.
-    pub fn client_options(&self) -> ClientOptions {
-        let Self { kubeconfig, servers, qps, burst, heartbeat, sync_timeout: _ } = self.clone();
-        let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION")).to_owned();
-        ClientOptions { kubeconfig, servers, qps, burst, heartbeat, user_agent }
-    }
-
-    /// As [`Self::client_options`], for the requests that pods' starts wait for, of which each pod has its own: a node on
+    /// As [`Self::client`], for the requests that pods' starts wait for, of which each pod has its own: a node on
     /// which 20 pods a second begin and 20 end does not wait for its own limit.
     pub fn client_options_for_pods(&self) -> ClientOptions {
-        let options = self.client_options();
+        let options = self.client.clone();
         let (qps, burst) = (options.qps.saturating_mul(FOR_PODS), options.burst.saturating_mul(FOR_PODS));
         ClientOptions { qps, burst, ..options }
     }
@@ -47,17 +32,9 @@ impl ApiServer {
 
 /// `None` where no key asks for the API server; a pod without a directory asks by itself.
 pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
-    let kubeconfig =
-        Some(PathBuf::from(reader.text("k8s-kubeconfig-path"))).filter(|path| !path.as_os_str().is_empty());
-    let single = reader.parse("k8s-api-server", servers).unwrap_or_default();
-    let several = reader.parse("k8s-api-server-urls", servers).unwrap_or_default();
-    let servers = if several.is_empty() { single } else { several };
+    let user_agent = concat!("portway-agent/", env!("CARGO_PKG_VERSION"));
     let read = ApiServer {
-        kubeconfig,
-        servers,
-        qps: reader.parse("k8s-client-qps", qps).unwrap_or_default(),
-        burst: reader.number("k8s-client-burst"),
-        heartbeat: reader.parse("k8s-heartbeat-timeout", heartbeat).unwrap_or_default(),
+        client: ClientOptions::read(reader, "k8s-client-qps", "k8s-client-burst", user_agent),
         sync_timeout: reader.parse("k8s-sync-timeout", patience).unwrap_or_default(),
     };
     let asked = ASKING.iter().any(|key| reader.said(key).is_some_and(|said| !said.value.is_empty()));
@@ -67,7 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>, in_pod: bool) -> Option<ApiServer> {
 
 /// Warns of an agent that programs the very service it would have to reach the API server by.
 pub(super) fn check_way(reader: &mut Reader<'_>, api_server: Option<&ApiServer>, replaces_kube_proxy: bool) {
-    let by_environment = |api: &ApiServer| api.kubeconfig.is_none() && api.servers.is_empty();
+    let by_environment = |api: &ApiServer| api.client.kubeconfig.is_none() && api.client.servers.is_empty();
     if replaces_kube_proxy && api_server.is_some_and(by_environment) {
         reader.warn(
             "k8s-api-server",

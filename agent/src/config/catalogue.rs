@@ -13,9 +13,13 @@ mod policy;
 mod services;
 
 use portway_runtime::config::{Class, Key, Kind, Off};
+use portway_runtime::kubernetes::ClientOptions;
+use portway_runtime::logging;
 
 const TABLES: &[&[Key]] = &[
     super::keys::KEYS,
+    ClientOptions::KEYS,
+    logging::KEYS,
     super::keys::pods::KEYS,
     portway_claims::config::KEYS,
     super::keys::identities::KEYS,

@@ -2,9 +2,11 @@ pub(super) mod identities;
 pub(super) mod pods;
 
 use portway_runtime::config::{Key, Kind, honoured as key, switch, values};
+use portway_runtime::kubernetes::ClientOptions;
 
 const NODE: &str = "Where the agent runs";
 const SOURCES: &str = "Where objects come from";
+const API_SERVER: &str = ClientOptions::GROUP;
 const SERVICES: &str = "Services";
 const NODE_PORTS: &str = "NodePorts, external addresses, host ports";
 const MAPS: &str = "Kernel maps (0: sized for 10,000 services and 150,000 endpoints)";
@@ -13,8 +15,7 @@ const OBSERVING: &str = "Watching the agent";
 /// Entries that a key may ask for; a service index has 24 bits.
 const ENTRIES: Kind = Kind::Integer { min: 0, max: 0x00ff_ffff };
 
-const SERVERS: Kind = Kind::Text(values::SERVERS);
-const DURATION: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m");
+const DURATION: Kind = Kind::Text(values::PATIENCE);
 
 const fn also(aliases: &'static [&'static str], key: Key) -> Key {
     Key { aliases, ..key }
@@ -22,8 +23,8 @@ const fn also(aliases: &'static [&'static str], key: Key) -> Key {
 
 /// Keys that the agent honours, in the order of the help.
 ///
-/// Names, meanings and defaults are Cilium's where Cilium has the key. Those of the pod network are in `pods`, keys of
-/// other classes in `catalogue`.
+/// Names, meanings and defaults are Cilium's where Cilium has the key. Those of the pod network are in `pods`, those that
+/// other programs have too in their crates, keys of other classes in `catalogue`.
 pub(super) const KEYS: &[Key] = &[
     // Where the agent runs.
     key(
@@ -68,50 +69,21 @@ pub(super) const KEYS: &[Key] = &[
          object that the API server has too, the file's counts",
     ),
     key(
-        SOURCES,
-        "k8s-kubeconfig-path",
-        Kind::Path,
-        "",
-        "Reach the API server as this kubeconfig says; without it a pod uses its service account",
-    ),
-    key(
-        SOURCES,
-        "k8s-api-server",
-        SERVERS,
-        "",
-        "The API server's address, in place of the kubeconfig's or the pod environment's: one that is reached without \
-         the services that this agent programs",
-    ),
-    key(
-        SOURCES,
-        "k8s-api-server-urls",
-        SERVERS,
-        "",
-        "Several API servers of the cluster, tried in turn; wins over k8s-api-server",
-    ),
-    key(
-        SOURCES,
+        API_SERVER,
         "k8s-client-qps",
         Kind::Text("a number from 1 to 100000"),
         "10",
         "Requests a second to the API server, a list with all its pages counted once; those that pods' starts wait for may be five times as many",
     ),
     key(
-        SOURCES,
+        API_SERVER,
         "k8s-client-burst",
         Kind::Integer { min: 1, max: 100_000 },
         "20",
         "Requests that may be sent to the API server at once after a quiet while",
     ),
     key(
-        SOURCES,
-        "k8s-heartbeat-timeout",
-        DURATION,
-        "30s",
-        "A connection to the API server that does not answer for so long is given up; 0 leaves that to the watches",
-    ),
-    key(
-        SOURCES,
+        API_SERVER,
         "k8s-sync-timeout",
         DURATION,
         "3m",
@@ -296,20 +268,5 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Text("an address and a port, such as :9962 or 127.0.0.1:9962, or nothing"),
         "",
         "Where /metrics is served; nothing is off",
-    ),
-    switch(OBSERVING, "debug", "false", "Log decisions too"),
-    key(
-        OBSERVING,
-        "log-filter",
-        Kind::Text("directives such as info,portway_agent=debug"),
-        "",
-        "What is logged; wins over debug",
-    ),
-    key(
-        OBSERVING,
-        "log-format",
-        Kind::OneOf(&["auto", "text", "json"]),
-        "auto",
-        "How a line looks; auto is text on a terminal and JSON elsewhere",
     ),
 ];

@@ -82,16 +82,13 @@ fn a_directory_or_an_api_server_is_needed_and_both_may_be_there() {
     assert_eq!((config.source_dir, config.api_server), (Some("/m".into()), None));
     let kubeconfig = ["--k8s-kubeconfig-path=/k", "--cgroup-root=/c"];
     let loaded = load(invocation(&kubeconfig, &[])).unwrap();
-    let api_server = loaded.config.api_server.unwrap();
+    let client = loaded.config.api_server.unwrap().client;
     assert_eq!((loaded.config.source_dir, loaded.warnings), (None, Vec::new()));
-    assert_eq!((api_server.kubeconfig, api_server.servers), (Some("/k".into()), Vec::new()));
+    assert_eq!((client.kubeconfig, client.servers), (Some("/k".into()), Vec::new()));
     let both = with(&["--k8s-api-server=192.0.2.1:6443", "--k8s-client-qps=7"]).unwrap();
-    let api_server = both.api_server.unwrap();
-    assert_eq!(
-        (both.source_dir, api_server.servers[0].as_str()),
-        (Some("/m".into()), "https://192.0.2.1:6443")
-    );
-    assert_eq!((api_server.qps, api_server.burst), (7, 20));
+    let client = both.api_server.unwrap().client;
+    assert_eq!((both.source_dir, client.servers[0].as_str()), (Some("/m".into()), "https://192.0.2.1:6443"));
+    assert_eq!((client.qps, client.burst), (7, 20));
     // A rate alone asks for nothing.
     assert_eq!(with(&["--k8s-client-qps=7"]).unwrap().api_server, None);
 }
@@ -120,7 +117,7 @@ fn a_pod_that_would_reach_the_api_server_by_a_service_is_warned() {
 fn servers_of_the_api_are_urls() {
     let servers = |value: &str| {
         with(&["--k8s-api-server=https://single", &format!("--k8s-api-server-urls={value}")])
-            .map(|config| config.api_server.unwrap().servers)
+            .map(|config| config.api_server.unwrap().client.servers)
     };
     let several = servers("https://192.0.2.1:6443, http://[2001:db8::1]:8080 api.example/cluster").unwrap();
     assert_eq!(
@@ -156,11 +153,11 @@ fn every_problem_of_the_api_servers_keys_is_named_at_once() {
     let config =
         with(&["--k8s-api-server=a", "--k8s-heartbeat-timeout=1m30s", "--k8s-sync-timeout=2h"]).unwrap();
     let api_server = config.api_server.unwrap();
-    assert_eq!((api_server.heartbeat.as_secs(), api_server.sync_timeout.as_secs()), (90, 7200));
+    assert_eq!((api_server.client.heartbeat.as_secs(), api_server.sync_timeout.as_secs()), (90, 7200));
     // As Cilium's: a floating-point number, and 0 is off.
     let carried = ["--k8s-api-server=a", "--k8s-client-qps=7.5", "--k8s-heartbeat-timeout=0"];
-    let api_server = with(&carried).unwrap().api_server.unwrap();
-    assert_eq!((api_server.qps, api_server.heartbeat.as_secs()), (8, 0));
+    let client = with(&carried).unwrap().api_server.unwrap().client;
+    assert_eq!((client.qps, client.heartbeat.as_secs()), (8, 0));
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub mod jitter;
 mod lease;
 mod ledger;
 mod metrics;
+mod options;
 mod pages;
 #[cfg(test)]
 mod scripted;

@@ -59,7 +59,7 @@ pub fn plan(loaded: &Loaded, format: Format) -> anyhow::Result<String> {
 }
 
 async fn planned(config: &Config) -> anyhow::Result<Vec<Planned>> {
-    let client = Client::new(config.api_server.client_options()).await;
+    let client = Client::new(config.api_server.clone()).await;
     let client = client.context("cannot use what is configured for the API server")?;
     // A fence that nobody opens.
     let client = client.fenced(Fence::new(config.lease.write_limit()));

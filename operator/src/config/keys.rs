@@ -7,15 +7,19 @@ mod nodes;
 mod process;
 mod without_effect;
 
-use portway_runtime::config::{Key, Kind, honoured as key, switch};
+use portway_runtime::config::{Key, Kind, honoured as key, switch, values};
+use portway_runtime::kubernetes::ClientOptions;
+use portway_runtime::logging;
 
 const DURATION: Kind = Kind::Text("a duration such as 30s, 1m30s or 2h");
 /// 0 is off.
 const INTERVAL: Kind = Kind::Text("a duration such as 5m, or 0 for never");
-const PATIENCE: Kind = Kind::Text("a duration of at least 1s, such as 30s or 3m");
+const PATIENCE: Kind = Kind::Text(values::PATIENCE);
 
 const TABLES: &[&[Key]] = &[
+    ClientOptions::KEYS,
     process::KEYS,
+    logging::KEYS,
     portway_claims::config::KEYS,
     identities::KEYS,
     endpoints::KEYS,

@@ -147,7 +147,7 @@ fn the_agents_keys_of_the_config_map_are_accepted_without_a_word() {
     let loaded = load_flags(&[&format!("--config-dir={}", dir.path().display())]).unwrap();
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     assert_eq!(loaded.config.identities.scheme.cluster_name, "blue");
-    assert_eq!(loaded.config.log_filter, "debug");
+    assert_eq!(loaded.config.log.filter, "debug");
     // A flag is for the operator alone.
     let loaded = load_flags(&["--node-gc-interval=1m"]).unwrap();
     let warning = loaded.config.warnings.concat();

@@ -129,8 +129,8 @@ impl Settings {
         &self.unknown
     }
 
-    /// What was said about keys that have no effect, or none by themselves: a line each for who debugs. Not logged
-    /// here, for the log's own settings are read first.
+    /// What was said about keys that have no effect, or none by themselves: a line each for who debugs, which is written by
+    /// [`crate::logging::begin`], for the log's own settings are read first.
     pub fn without_effect(&self) -> &[Said] {
         &self.without_effect
     }

@@ -35,7 +35,7 @@ const WHOLE_ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 const MAX_ANSWER_BYTES: usize = 1 << 30;
 
 /// How to reach the API server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
     /// `None`: the service account of the pod.
     pub kubeconfig: Option<PathBuf>,

@@ -1,8 +1,10 @@
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::config::{InClusterError, KubeconfigError};
+
+/// hyper's own words are three layers deep, and many errors of kube print their source themselves.
+pub(super) use crate::command::explain as chain;
 
 /// The client cannot be made: what is configured cannot be used. An API server that is down is no such error.
 #[derive(Debug, thiserror::Error)]
@@ -106,19 +108,4 @@ impl RequestError {
             Self::Answer { .. } | Self::Path { .. } | Self::Fenced { .. } => false,
         }
     }
-}
-
-/// An error and everything below it: hyper's own words are three layers deep.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(source) = below {
-        let more = source.to_string();
-        // Many errors of kube print their source themselves.
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        below = source.source();
-    }
-    text
 }

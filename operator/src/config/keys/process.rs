@@ -1,36 +1,14 @@
-use portway_runtime::config::{Key, Kind, values};
+use portway_runtime::config::{Key, Kind};
+use portway_runtime::kubernetes::ClientOptions;
 
 use super::{PATIENCE, key, switch};
 
-const API_SERVER: &str = "The API server";
+const API_SERVER: &str = ClientOptions::GROUP;
 const LEADING: &str = "Which replica leads";
 const OBSERVING: &str = "Watching the operator";
 
-const SERVERS: Kind = Kind::Text(values::SERVERS);
-
 /// In the order of the help.
 pub(super) const KEYS: &[Key] = &[
-    key(
-        API_SERVER,
-        "k8s-kubeconfig-path",
-        Kind::Path,
-        "",
-        "Reach the API server as this kubeconfig says; without it a pod uses its service account",
-    ),
-    key(
-        API_SERVER,
-        "k8s-api-server",
-        SERVERS,
-        "",
-        "The API server's address, in place of the kubeconfig's or the pod environment's",
-    ),
-    key(
-        API_SERVER,
-        "k8s-api-server-urls",
-        SERVERS,
-        "",
-        "Several API servers of the cluster, tried in turn; wins over k8s-api-server",
-    ),
     key(
         API_SERVER,
         "operator-k8s-client-qps",
@@ -44,13 +22,6 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Integer { min: 1, max: 100_000 },
         "200",
         "Requests that may be sent to the API server at once after a quiet while",
-    ),
-    key(
-        API_SERVER,
-        "k8s-heartbeat-timeout",
-        PATIENCE,
-        "30s",
-        "A connection to the API server that does not answer for so long is given up; 0 leaves that to the watches",
     ),
     key(
         API_SERVER,
@@ -107,20 +78,5 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Text("an address and a port, such as :9963 or 127.0.0.1:9963, or nothing"),
         ":9963",
         "Where /metrics is served; nothing is off",
-    ),
-    switch(OBSERVING, "debug", "false", "Log decisions too"),
-    key(
-        OBSERVING,
-        "log-filter",
-        Kind::Text("directives such as info,portway_operator=debug"),
-        "",
-        "What is logged; wins over debug",
-    ),
-    key(
-        OBSERVING,
-        "log-format",
-        Kind::OneOf(&["auto", "text", "json"]),
-        "auto",
-        "How a line looks; auto is text on a terminal and JSON elsewhere",
     ),
 ];
