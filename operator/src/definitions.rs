@@ -37,9 +37,6 @@ pub struct Definition {
     pub done: Option<Done>,
     /// Why it is not as it should be; it is tried again.
     pub problem: Option<String>,
-    /// Time alone does not mend that, so that it is tried rarely.
-    #[serde(skip)]
-    is_lasting: bool,
 }
 
 /// What was done to a definition.

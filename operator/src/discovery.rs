@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portway_runtime::kubernetes::Client;
+use portway_runtime::kubernetes::{Client, jitter};
 use serde::Deserialize;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
@@ -13,8 +13,8 @@ use crate::observed::Kind;
 
 /// At first, while somebody is likely to make them.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
-/// A look is two requests.
-const BETWEEN_LATER_LOOKS: Duration = Duration::from_secs(60);
+/// Later, at most. A look is a request for each version of missing kinds, of which there are two.
+const BETWEEN_LATER_LOOKS: Duration = Duration::from_secs(20);
 /// So many looks are answered before they become rarer.
 const LOOKS: u32 = 30;
 
@@ -58,18 +58,12 @@ impl Discovery {
                 }
             }
             wanted.retain(|kind| !known.contains(kind));
-            wait = if !problems.is_empty() {
-                (wait * 2).min(BETWEEN_LATER_LOOKS)
-            } else if looks < LOOKS {
-                BETWEEN_LOOKS
-            } else {
-                BETWEEN_LATER_LOOKS
-            };
+            wait = longest_wait(looks, wait, !problems.is_empty());
             self.tell(looks, &wanted, problems);
             looks += 1;
             if !wanted.is_empty() {
                 // Hurried or not, it is time.
-                let _ = timeout(wait, self.hurry.notified()).await;
+                let _ = timeout(jitter::between(wait / 2, wait), self.hurry.notified()).await;
             }
         }
     }
@@ -90,6 +84,17 @@ impl Discovery {
             *old = problems;
             is_news
         });
+    }
+}
+
+/// The upper end of the wait after so many looks; `before` is the one before the last look.
+fn longest_wait(looks: u32, before: Duration, is_failing: bool) -> Duration {
+    if is_failing {
+        (before * 2).min(BETWEEN_LATER_LOOKS)
+    } else if looks < LOOKS {
+        BETWEEN_LOOKS
+    } else {
+        BETWEEN_LATER_LOOKS
     }
 }
 

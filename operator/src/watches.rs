@@ -15,8 +15,9 @@ use crate::observed::Kind;
 /// Events that wait for the main task, a page of a list counting as one.
 const WAITING: usize = 1024;
 
-/// A kind that is gone is looked for, and its watch told when it is back: it need not ask often by itself.
-const BACKOFF_OF_NONE: Duration = Duration::from_secs(300);
+/// Between tries of a watch that is refused, or whose kind is not there, at most: a role that is granted late is noticed
+/// by then.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(20);
 
 /// What a watch tells, with its kind's name.
 pub type Told = (&'static str, WatchEvent);
@@ -103,7 +104,11 @@ impl Watches {
             return;
         }
         let resource = resource(kind, &self.namespace);
-        let options = WatchOptions { longest_backoff_of_none: BACKOFF_OF_NONE, ..WatchOptions::default() };
+        let options = WatchOptions {
+            longest_backoff: LONGEST_BACKOFF,
+            longest_backoff_of_none: LONGEST_BACKOFF,
+            ..WatchOptions::default()
+        };
         shown.insert(kind, Watch::start(self.client.clone(), resource, options, self.to.clone()));
     }
 

@@ -15,6 +15,9 @@ use crate::{Allocator, Change, News, Source};
 /// A label set that finds no free number looks again so often; a number that becomes free is taken at once.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(30);
 
+/// From so many on that are refused each is tried less often.
+const MANY_REFUSED: usize = 100;
+
 /// Something that was waited for came to its end.
 pub(crate) enum Done {
     Pause(Labels, u64),
@@ -64,6 +67,7 @@ impl Allocator {
         action: Action,
         result: Result<Outcome, RequestError>,
     ) {
+        let are_many = result.is_err() && self.are_many_refused();
         let Some(holding) = self.held.get_mut(labels).filter(|holding| holding.serial == serial) else {
             return;
         };
@@ -83,7 +87,7 @@ impl Allocator {
             }
             Err(error) => {
                 self.counts.retries += 1;
-                let pause = holding.failed(action, &error);
+                let pause = holding.failed(action, &error, are_many);
                 if matches!(action, Action::Create { .. }) && !may_have_happened(&error) {
                     self.room.end(serial);
                 }
@@ -94,6 +98,11 @@ impl Allocator {
                 self.pause(labels, pause);
             }
         }
+    }
+
+    /// O(label sets held), but where many are refused less.
+    fn are_many_refused(&self) -> bool {
+        self.held.values().filter(|holding| holding.is_refused()).nth(MANY_REFUSED).is_some()
     }
 
     /// Sets going what is due for a label set, and tells what it came to.

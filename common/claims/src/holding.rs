@@ -26,8 +26,8 @@ const WAITS: &str =
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Of a keeper that is refused: there may be thousands, and others need requests, too.
-const LONGEST_PAUSE_OF_REFUSED: Duration = Duration::from_secs(60);
+/// Of a keeper that is refused, where few are, and where many are: there may be thousands, and others need requests, too.
+const LONGEST_PAUSE_OF_REFUSED: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
 /// So many answers one after the other that say no are no coincidence.
 const REFUSALS: u32 = 3;
 
@@ -295,8 +295,9 @@ impl Holding {
         }
     }
 
-    /// A request failed, and whether it did anything is not known. Gives how long to wait.
-    pub(super) fn failed(&mut self, action: Action, error: &RequestError) -> Duration {
+    /// A request failed, and whether it did anything is not known. Gives how long to wait. `are_many`: so many are
+    /// refused.
+    pub(super) fn failed(&mut self, action: Action, error: &RequestError, are_many: bool) -> Duration {
         if may_have_happened(error) {
             self.tell(action, Outcome::Unknown);
         }
@@ -306,7 +307,11 @@ impl Holding {
         if error.code().is_some_and(|code| code != 429) {
             self.refusals = self.refusals.saturating_add(1);
         }
-        let longest = if self.keeps && self.is_refused() { LONGEST_PAUSE_OF_REFUSED } else { LONGEST_PAUSE };
+        let longest = match self.keeps && self.is_refused() {
+            true if are_many => LONGEST_PAUSE_OF_REFUSED.1,
+            true => LONGEST_PAUSE_OF_REFUSED.0,
+            false => LONGEST_PAUSE,
+        };
         let pause = SHORTEST_PAUSE * (1 << self.failures.min(9).saturating_sub(1));
         // Agents that failed together do not come back together.
         let spread = u32::try_from(RandomState::new().hash_one(self.serial) % 100).unwrap_or(0);

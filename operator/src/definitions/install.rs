@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use http::Method;
 use portway_model::crd::definitions;
-use portway_runtime::kubernetes::{Client, RequestError};
+use portway_runtime::kubernetes::{Client, RequestError, jitter};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -10,12 +10,10 @@ use super::plan::{Step, established, plan, version};
 use super::{Definition, Done, Report};
 
 const ALL: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const MANAGER: &str = "fieldManager=portway-operator";
-/// Between looks as long as something goes forward, and the longest wait after it did not.
+/// Between looks as long as something goes forward, and the longest wait after it did not: what a person mends, such as a
+/// role, is noticed by then. A look is a request for each definition that is not as it should be.
 const SOON: Duration = Duration::from_millis(250);
-const LATEST: Duration = Duration::from_secs(30);
-/// Where all that is wrong is what a person has to mend.
-const LATEST_OF_LASTING: Duration = Duration::from_secs(300);
+const LATEST: Duration = Duration::from_secs(20);
 
 /// Makes, replaces and waits for definitions until all of them are served, and once more each time that `again` says so,
 /// for ever. What goes wrong is `told` and tried again: an API server that is away, a role that forbids it.
@@ -33,21 +31,14 @@ pub async fn install(client: &Client, again: &Notify, mut told: impl FnMut(&Repo
             }
         }
         told(&report);
-        wait = if report == before { (wait * 2).min(report.longest_wait()) } else { SOON };
+        wait = if report == before { (wait * 2).min(LATEST) } else { SOON };
         let is_asked = tokio::select! {
             () = again.notified() => true,
-            () = tokio::time::sleep(wait), if !report.is_whole() => false,
+            () = tokio::time::sleep(jitter::between(wait / 2, wait)), if !report.is_whole() => false,
         };
         if is_asked {
             (report, wait) = (anew(), SOON);
         }
-    }
-}
-
-impl Report {
-    fn longest_wait(&self) -> Duration {
-        let is_mended_by_time = |row: &Definition| !(row.is_whole() || row.is_lasting);
-        if self.definitions.iter().any(is_mended_by_time) { LATEST } else { LATEST_OF_LASTING }
     }
 }
 
@@ -81,12 +72,7 @@ fn name(file: &str) -> &str {
 
 /// One step of one definition.
 async fn look(client: &Client, wanted: &Value, row: &mut Definition) {
-    let problem = match step(client, wanted, row).await {
-        Ok(()) => return,
-        Err(problem) => problem,
-    };
-    let Problem { text: problem, is_lasting } = problem;
-    row.is_lasting = is_lasting;
+    let Err(Problem(problem)) = step(client, wanted, row).await else { return };
     if row.problem.as_ref() != Some(&problem) {
         tracing::warn!(
             definition = row.name,
@@ -98,21 +84,17 @@ async fn look(client: &Client, wanted: &Value, row: &mut Definition) {
 }
 
 /// Why a definition is not as it should be.
-struct Problem {
-    text: String,
-    /// Time alone does not mend it.
-    is_lasting: bool,
-}
+struct Problem(String);
 
 impl From<RequestError> for Problem {
     fn from(error: RequestError) -> Self {
-        Self { text: error.to_string(), is_lasting: error.code() == Some(403) }
+        Self(error.to_string())
     }
 }
 
 impl From<String> for Problem {
     fn from(text: String) -> Self {
-        Self { text, is_lasting: false }
+        Self(text)
     }
 }
 
@@ -120,7 +102,7 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
     let installed = read(client, &row.name).await?;
     let (now, done) = match plan(wanted, installed.as_ref()) {
         Step::Create(body) => {
-            match client.send(Method::POST, &format!("{ALL}?{MANAGER}"), body.to_string().into()).await {
+            match client.send(Method::POST, ALL, body.to_string().into()).await {
                 Ok(answer) => (parse(&answer)?, Some(Done::Created)),
                 // Somebody else was first: it is looked at again.
                 Err(error) if error.code() == Some(409) => return Ok(()),
@@ -128,7 +110,7 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
             }
         }
         Step::Replace { body, was } => {
-            let path = format!("{ALL}/{}?{MANAGER}", row.name);
+            let path = format!("{ALL}/{}", row.name);
             match client.send(Method::PUT, &path, body.to_string().into()).await {
                 Ok(answer) => (parse(&answer)?, Some(Done::Replaced { was })),
                 Err(error) if matches!(error.code(), Some(404 | 409)) => return Ok(()),
@@ -139,7 +121,7 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
         Step::Wait => return Err("it is being deleted; it is made anew after that".to_owned().into()),
         Step::TooNew { problem } => {
             row.version = installed.as_ref().and_then(version).unwrap_or_default().to_owned();
-            return Err(Problem { text: problem, is_lasting: true });
+            return Err(Problem(problem));
         }
     };
     row.version = version(&now).unwrap_or_default().to_owned();
@@ -148,7 +130,7 @@ async fn step(client: &Client, wanted: &Value, row: &mut Definition) -> Result<(
         row.done = Some(done);
     }
     row.is_established = established(&now)?;
-    (row.problem, row.is_lasting) = (None, false);
+    row.problem = None;
     Ok(())
 }
 

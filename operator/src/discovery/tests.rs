@@ -59,3 +59,16 @@ async fn a_version_that_fails_hides_no_other_and_a_kind_that_is_lost_is_found_ag
     timeout(patience, told.changed()).await.unwrap().unwrap();
     assert!(told.borrow().is_empty());
 }
+
+#[test]
+fn a_kind_that_is_missing_is_looked_for_at_least_every_twenty_seconds_for_ever_and_costs_little() {
+    for is_failing in [false, true] {
+        let (mut wait, mut longest, mut elapsed, mut looks) = (BETWEEN_LOOKS, Duration::ZERO, 0.0, 0);
+        while elapsed < 3600.0 {
+            wait = longest_wait(looks, wait, is_failing);
+            (longest, elapsed, looks) = (longest.max(wait), elapsed + wait.as_secs_f64(), looks + 1);
+        }
+        // The second half of each is chance.
+        assert!(longest <= Duration::from_secs(20) && looks < 240, "{longest:?} {looks}");
+    }
+}

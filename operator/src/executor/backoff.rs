@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use portway_runtime::kubernetes::jitter;
 
+use super::refusals;
 use crate::observed::Kind;
 use crate::write::Write;
 
@@ -24,6 +25,8 @@ struct Entry {
     /// The upper end of the wait.
     wait: Duration,
     until: Duration,
+    /// It was refused for who asked.
+    is_refused: bool,
 }
 
 impl Backoff {
@@ -41,6 +44,20 @@ impl Backoff {
         self.push(write, FAILED, asked.unwrap_or_default().min(LONGEST_ASKED), now);
     }
 
+    /// It failed for who asks, and not for what it is; how often a kind is asked for then says [`refusals`].
+    pub(super) fn refused(&mut self, write: &Write, asked: Option<Duration>, now: Duration) {
+        self.push(write, refusals::PAUSE, asked.unwrap_or_default().min(LONGEST_ASKED), now);
+        if let Some(entry) = self.0.get_mut(&(write.kind, write.object.clone())) {
+            // Whom the server asks to wait waits.
+            entry.is_refused = asked.is_none();
+        }
+    }
+
+    /// Who asks for the kind is not refused any more: those that were are left alone no longer.
+    pub(super) fn granted(&mut self, kind: Kind) {
+        self.0.retain(|(of, _), entry| !(*of == kind && entry.is_refused));
+    }
+
     fn push(
         &mut self,
         write: &Write,
@@ -52,7 +69,7 @@ impl Backoff {
         let before = self.0.get(&key).map_or(Duration::ZERO, |entry| entry.wait);
         let wait = (before * 2).clamp(shortest, longest);
         let until = now + least.max(jitter::between(wait / 2, wait));
-        self.0.insert(key, Entry { wait, until });
+        self.0.insert(key, Entry { wait, until, is_refused: false });
     }
 
     pub(super) fn done(&mut self, write: &Write) {
@@ -94,6 +111,15 @@ mod tests {
         }
         backoff.failed(&bad, Some(Duration::from_secs(200)), now);
         assert_eq!(backoff.until(&bad, now), Some(now + Duration::from_secs(200)));
+        for upper in [1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0] {
+            backoff.refused(&good, None, now);
+            let wait = (backoff.until(&good, now).unwrap() - now).as_secs_f64();
+            assert!((upper / 2.0..=upper).contains(&wait), "{wait} of {upper}");
+        }
+        backoff.granted(Kind::Node);
+        assert!(backoff.until(&good, now).is_some());
+        backoff.granted(Kind::CiliumNode);
+        assert_eq!((backoff.until(&good, now), backoff.until(&bad, now).is_some()), (None, true));
         backoff.done(&bad);
         backoff.late(&bad, now);
         assert!(backoff.until(&bad, now).unwrap() <= now + Duration::from_millis(100));

@@ -9,7 +9,7 @@ use crate::write::Write;
 /// So many objects are refused in a row before it is their kind's fault: of fewer each is its own.
 const MANY: usize = 3;
 /// The first and the longest pause of a kind.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
 
 /// Kinds whose every write is refused for who asks and not for what it is: a role that is missing, credentials that are
 /// void, too many requests. One write in a while then asks for all of them.
@@ -53,9 +53,9 @@ impl Refusals {
         refusal.until = refusal.until.max(now + asked);
     }
 
-    /// Another answer came for a write of the kind.
-    pub(super) fn taken(&mut self, kind: Kind) {
-        self.0.remove(&kind);
+    /// Another answer came for a write of the kind. True if that is news.
+    pub(super) fn taken(&mut self, kind: Kind) -> bool {
+        self.0.remove(&kind).is_some()
     }
 
     pub(super) fn room(&self, kind: Kind, now: Duration) -> Room {
@@ -89,7 +89,7 @@ mod tests {
         }
         assert_eq!(refusals.room(Kind::CiliumNode, now), Room::Any);
         refusals.taken(Kind::CiliumNode);
-        for upper in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
+        for upper in [1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0] {
             // A turn of many is one refusal.
             ["a", "b", "c", "d"].iter().for_each(|name| refusals.refused(&write(name), "403", None, now));
             let Room::NoneUntil(until) = refusals.room(Kind::CiliumNode, now) else { panic!("{refusals:?}") };

@@ -227,8 +227,8 @@ impl Turns {
         match answer {
             Answer::Outcome { outcome, blames_server, is_refusal, retry_after } => {
                 blames = *blames_server;
-                if !is_refusal && !blames {
-                    self.refusals.taken(write.kind);
+                if !is_refusal && !blames && self.refusals.taken(write.kind) {
+                    self.backoff.granted(write.kind);
                 }
                 match outcome {
                     Outcome::Done { version } => {
@@ -244,9 +244,11 @@ impl Turns {
                         self.report.failed += 1;
                         self.report.last_error =
                             Some(format!("{} {}: {error}", write.kind.name(), write.object));
-                        self.backoff.failed(write, *retry_after, now);
                         if *is_refusal {
+                            self.backoff.refused(write, *retry_after, now);
                             self.refusals.refused(write, error, *retry_after, now);
+                        } else {
+                            self.backoff.failed(write, *retry_after, now);
                         }
                         tracing::debug!(
                             controller = self.controller.name(),

@@ -200,6 +200,10 @@ impl Supervisor {
                             () = self.pause(wait, error.blames_server()) => false,
                             () = relist.notified() => true,
                         };
+                        if is_asked {
+                            // Who is too early by a moment need not wait for long.
+                            self.finding.reset();
+                        }
                         if is_void || is_asked {
                             continue 'list;
                         }
