@@ -35,6 +35,7 @@ pub struct Config {
 /// - It is older than its node's agent is ready: the agent gives later ones their network.
 /// - It never had an endpoint since this operator leads, and has had none for `YOUNGEST`.
 /// - What is known of endpoints is what is: all kinds are fresh, and every slice can be read.
+/// - It has not changed since that was found: a deletion that is late by a change of the pod does nothing.
 /// - The node's agent tells of the endpoints that it has surely made, and so does some agent at all: else they
 ///   refuse to be written, or are about to be after an outage.
 ///
@@ -196,7 +197,7 @@ impl Controller for Unmanaged {
         self.planned =
             Some(Deletion { at: now.monotonic, pause, there: self.seen.keys().cloned().collect() });
         let reason = "it has no endpoint, though its node's agent is ready";
-        Plan { writes: vec![Write::delete(Kind::Pod, &pod.meta, reason)], ..Plan::default() }
+        Plan { writes: vec![Write::delete_unchanged(Kind::Pod, &pod.meta, reason)], ..Plan::default() }
     }
 
     fn done(&mut self, _: &Write, outcome: &Outcome) {

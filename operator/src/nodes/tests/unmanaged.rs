@@ -225,3 +225,19 @@ fn a_deletion_that_came_too_late_counts_for_nothing() {
     unmanaged.done(&plan.writes[0], &outcome);
     assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/b"]);
 }
+
+#[test]
+fn a_late_deletion_of_a_pod_that_has_changed_since_does_nothing() {
+    let mut api = FakeApi::default();
+    lost(&mut api);
+    let mut unmanaged = unmanaged();
+    assert_eq!(deleted(&mut api, &mut unmanaged), [""; 0]);
+    api.clock += 100;
+    let plan = unmanaged.plan(&Replica::new(&api).observed, at(&api));
+    // Its kubelet has begun it anew, in the network of the agent.
+    api.put(Kind::Pod, "kube-system/lost", json!({"status": {"podIP": "10.0.0.2"}}));
+    let outcome = api.write(&plan.writes[0]);
+    assert_eq!((outcome.clone(), api.get(Kind::Pod, "kube-system/lost").is_some()), (Outcome::Late, true));
+    unmanaged.done(&plan.writes[0], &outcome);
+    assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/lost"], "whoever looks again deletes it");
+}
