@@ -96,6 +96,7 @@ struct Leadership {
     since_seconds: f64,
     holder: Option<String>,
     term: Option<u32>,
+    earlier_terms: Option<String>,
     lease: String,
     writes_passed: u64,
     writes_refused: u64,
@@ -217,11 +218,18 @@ fn text(status: &Status) -> String {
 }
 
 fn role(leadership: &Leadership) -> String {
-    let Leadership { state, since_seconds, term, writes_passed, writes_refused, .. } = leadership;
+    let Leadership { state, since_seconds, term, earlier_terms, writes_passed, writes_refused, .. } =
+        leadership;
     let since = duration(*since_seconds);
+    let earlier = match earlier_terms.as_deref() {
+        Some("refused") => "; the API server refuses writes of earlier terms",
+        Some("taken") => "; the API server takes writes of earlier terms where their preconditions hold",
+        Some("all-refused") => "; the API server refuses every write",
+        Some(_) | None => "",
+    };
     match (state.as_str(), term) {
         ("leading", Some(term)) => format!(
-            "leads for {since} (term {term}); {writes_passed} writes, {writes_refused} refused for want of the lease"
+            "leads for {since} (term {term}); {writes_passed} writes, {writes_refused} refused for want of the lease{earlier}"
         ),
         ("stopping", _) => format!("led until {since} ago and waits for its last writes"),
         ("standby", _) => format!("stands by for {since}"),

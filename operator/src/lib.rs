@@ -30,6 +30,7 @@ pub mod nodes;
 pub mod observed;
 pub mod slices;
 pub mod status;
+pub mod term;
 pub mod watches;
 pub mod wishes;
 pub mod write;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::definitions::Definition;
 use crate::observed::Misfit;
+use crate::term::Guard;
 
 /// `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -41,6 +42,9 @@ pub struct Leadership {
     pub holder: Option<String>,
     /// How often the lease changed hands before this.
     pub term: Option<u32>,
+    /// What becomes of writes of the terms before.
+    #[serde(flatten)]
+    pub guard: Option<Guard>,
     /// `namespace/name` of the Lease.
     pub lease: String,
     pub elector: ElectorStatus,

@@ -43,8 +43,8 @@ fn helm_installs_the_chart_changes_it_to_every_set_and_takes_all_of_it_away() ->
     let control_plane = ControlPlane::start(&namespace)?;
     let client = control_plane.client();
     // The harness' own, of the same names.
-    for role in chart::roles("default")? {
-        client.delete(&role)?;
+    for rule in chart::rules("default")? {
+        client.delete(&rule)?;
     }
     let home = tempfile::tempdir()?;
     let helm = |verb: &[&str]| {

@@ -172,10 +172,11 @@ fn unused(control_plane: &ControlPlane) -> Result<BTreeSet<String>> {
     Ok(unused)
 }
 
-/// The roles of this name, not their bindings.
+/// The roles that have the name of this service account.
 fn roles_of(user: &str) -> Result<Vec<Value>> {
-    let mut roles = chart::roles(ROLES)?;
-    roles.retain(|role| role["metadata"]["name"] == user && role.get("rules").is_some());
+    let name = user.rsplit(':').next();
+    let mut roles = chart::rules(ROLES)?;
+    roles.retain(|role| role["metadata"]["name"].as_str() == name && role.get("rules").is_some());
     ensure!(!roles.is_empty(), "the chart has no role {user}");
     Ok(roles)
 }
@@ -201,8 +202,8 @@ fn the_operator_of_every_set_works_with_the_roles_of_that_set() -> Result<()> {
         let namespace = Namespace::new("roles")?;
         let control_plane = ControlPlane::start(&namespace)?;
         let client = control_plane.client();
-        for role in chart::roles(&set)? {
-            client.apply(&role)?;
+        for rule in chart::rules(&set)? {
+            client.apply(&rule)?;
         }
         let config = chart::config(&set)?;
         let dir = tempfile::tempdir()?;

@@ -8,7 +8,7 @@ use portway_datapath::NumericIdentity;
 use portway_model::identity::{Action, CLAIM, HEARTBEAT, Outcome, Seen, Standing, Version};
 use portway_model::k8s::{CiliumIdentity, Format, Names, Object, cilium_identity, decode};
 use portway_model::labels::{self, Labels};
-use portway_runtime::kubernetes::{Client, RequestError, Resource, each_page};
+use portway_runtime::kubernetes::{Client, Deletion, RequestError, Resource, each_page};
 use serde_json::{Value, json};
 
 const PATH: &str = "/apis/cilium.io/v2/ciliumidentities";
@@ -66,8 +66,10 @@ impl Requests {
                     answer(client.send(Method::POST, PATH, text(&body)).await, &labels, &[409])
                 }
                 Action::Delete { number, version } => {
-                    let body = json!({"preconditions": preconditions(version)});
-                    match client.send(Method::DELETE, &path(number), text(&body)).await {
+                    let uid = version.uid.to_string();
+                    let version = Some(version.resource_version);
+                    let deletion = Deletion { uid: &uid, version, is_graceful: false };
+                    match client.delete(&path(number), deletion).await {
                         Ok(_) => Ok(Outcome::Done),
                         Err(error) => refused(error, &[404, 409]),
                     }

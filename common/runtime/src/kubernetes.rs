@@ -25,10 +25,10 @@ mod throttle;
 mod versions;
 mod watch;
 
-pub use client::{Client, ClientOptions, PatchType};
+pub use client::{Client, ClientOptions, Deletion, PatchType};
 pub use error::{ClientError, RequestError};
 pub use events::{EventRecorder, EventType, RecorderStatus, Regarding, Reporter};
-pub use fence::Fence;
+pub use fence::{Fence, Term};
 pub use lease::{Elector, ElectorError, ElectorOptions, ElectorStatus, Leadership, LeaseTimes};
 pub use ledger::ClientStatus;
 pub use metrics::{ApiServerCollector, Told};

@@ -21,8 +21,9 @@ use crate::executor::troubles::Told;
 use crate::executor::{self, Answered, Executor};
 use crate::identities::Identities;
 use crate::observed::{Kind, Observed};
+use crate::term::Guard;
 use crate::watches::{self, Watches};
-use crate::{lead, status};
+use crate::{lead, status, term};
 use phase::{Happened, Phase, Term, happens, run_down};
 
 /// Events that are taken before what they mean is looked at.
@@ -74,7 +75,7 @@ impl MainTask {
                 happened = happens(&mut self.phase, self.inputs.elector.fence()) => match happened {
                     Happened::Answered(answered) => self.take(*answered),
                     Happened::Claimed(change) => self.claimed(change),
-                    Happened::Idle => {}
+                    Happened::Guarded | Happened::Idle => {}
                 },
                 Some(told) = self.inputs.told.recv() => self.see(told),
                 () = self.inputs.watches.found() => {}
@@ -117,6 +118,7 @@ impl MainTask {
         let now = self.now();
         self.hear(now);
         match &mut self.phase {
+            Phase::Leading(term) if !term.is_working() => None,
             Phase::Leading(term) => {
                 let next = term.executor.step(&self.observed, now);
                 let Some(identities) = &mut term.identities else { return next };
@@ -167,8 +169,10 @@ impl MainTask {
 
     fn begin_term(&mut self, number: u32) {
         let Inputs { config, instruments, written, client, elector, watches, .. } = &self.inputs;
-        let fence = elector.fence().of_term();
-        let client = client.fenced(fence.clone());
+        let fence = elector.fence().of_term(term::numbered(number));
+        let (guarded, guard) = watch::channel(None);
+        let (client, before) = term::clients(client, &fence, number);
+        let guarding = tokio::spawn(term::watch(client.clone(), before, guarded));
         let instance = elector.status().identity;
         let reporter = Reporter { controller: "portway-operator", instance, action: "Reconcile" };
         let events = EventRecorder::start(client.clone(), reporter);
@@ -193,6 +197,8 @@ impl MainTask {
             definitions,
             redefine,
             defined,
+            guard,
+            guarding,
         }));
     }
 
@@ -275,6 +281,7 @@ impl MainTask {
             }
             Phase::Standby => Default::default(),
         };
+        let warning = self.guard().and_then(|guard| guard.warning());
         let shown = watches.shown().status().into_iter();
         let misfits = Kind::ALL.into_iter().map(|kind| (kind.name(), self.observed.misfits(kind)));
         let misfits = misfits.filter(|(_, misfits)| !misfits.is_empty());
@@ -295,7 +302,15 @@ impl MainTask {
             definitions,
             misfits: misfits.map(|(kind, of)| (kind, of.into_iter().cloned().collect())).collect(),
             events,
-            warnings: config.warnings.iter().cloned().chain(watches.problems()).collect(),
+            warnings: config.warnings.iter().cloned().chain(watches.problems()).chain(warning).collect(),
+        }
+    }
+
+    /// What becomes of writes of earlier terms, where this replica leads and knows.
+    fn guard(&self) -> Option<Guard> {
+        match &self.phase {
+            Phase::Leading(term) => term.guard.borrow().clone(),
+            Phase::Standby | Phase::Stopping(_) => None,
         }
     }
 
@@ -320,6 +335,7 @@ impl MainTask {
             since_seconds: self.since.elapsed().as_secs_f64(),
             holder,
             term,
+            guard: self.guard(),
             lease: format!("{}/{}", self.inputs.config.namespace, lead::LEASE),
             elector: status,
             writes_passed: fence.passed(),

@@ -1,13 +1,10 @@
 use std::time::Duration;
 
-use portway_runtime::kubernetes::{Client, PatchType, RequestError};
+use portway_runtime::kubernetes::{Client, Deletion, PatchType, RequestError};
 use serde::Deserialize;
-use serde_json::json;
 
+use crate::observed::Kind;
 use crate::write::{Change, Outcome, Patch, Write};
-
-/// Whose the fields are that this writes.
-const FIELD_MANAGER: &str = "fieldManager=portway-operator";
 
 /// The answer to a write.
 #[derive(Clone, Debug)]
@@ -51,12 +48,11 @@ pub(super) async fn send(client: &Client, write: &Write) -> Answer {
                 Some((namespace, _)) => format!("{namespace}/"),
                 None => String::new(),
             };
-            let path = format!("{}?{FIELD_MANAGER}", write.kind.path(&beside));
-            client.send(http::Method::POST, &path, body.to_string().into_bytes()).await
+            client.send(http::Method::POST, &write.kind.path(&beside), body.to_string().into_bytes()).await
         }
         Change::Patch { patch, subresource, body } => {
             let of = subresource.map(|of| format!("/{of}")).unwrap_or_default();
-            let path = format!("{}{of}?{FIELD_MANAGER}", write.kind.path(&write.object));
+            let path = format!("{}{of}", write.kind.path(&write.object));
             let patch = match patch {
                 Patch::Merge => PatchType::Merge,
                 Patch::Strategic => PatchType::Strategic,
@@ -64,14 +60,9 @@ pub(super) async fn send(client: &Client, write: &Write) -> Answer {
             client.patch(&path, patch, body.to_string().into_bytes()).await
         }
         Change::Delete { uid, version } => {
-            let mut preconditions = json!({"uid": &**uid});
-            if let Some(version) = version {
-                preconditions["resourceVersion"] = version.to_string().into();
-            }
-            let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
-            client
-                .send(http::Method::DELETE, &write.kind.path(&write.object), body.to_string().into_bytes())
-                .await
+            let is_graceful = write.kind == Kind::Pod;
+            let deletion = Deletion { uid, version: *version, is_graceful };
+            client.delete(&write.kind.path(&write.object), deletion).await
         }
     };
     let is_delete = matches!(write.change, Change::Delete { .. });

@@ -55,17 +55,16 @@ pub fn config(set: &str) -> Result<BTreeMap<String, String>> {
         .with_context(|| format!("read the configuration of {set}"))
 }
 
-/// The roles of a set and their bindings, of users with the names of the service accounts.
-pub fn roles(set: &str) -> Result<Vec<Value>> {
-    let mut roles = objects(set)?;
-    roles.retain(|object| object["apiVersion"] == "rbac.authorization.k8s.io/v1");
-    for subject in roles.iter_mut().filter_map(|role| role["subjects"].as_array_mut()).flatten() {
-        ensure!(subject["kind"] == "ServiceAccount", "{subject} is no service account");
-        *subject = serde_json::json!({
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "User",
-            "name": subject["name"],
-        });
-    }
-    Ok(roles)
+/// What a set has the API server know of agents and operators before they come: their roles and the policy of the
+/// operator's writes, and the bindings of both.
+pub fn rules(set: &str) -> Result<Vec<Value>> {
+    let groups = ["rbac.authorization.k8s.io/", "admissionregistration.k8s.io/"];
+    let is_rule = |object: &Value| {
+        object["apiVersion"]
+            .as_str()
+            .is_some_and(|version| groups.iter().any(|group| version.starts_with(group)))
+    };
+    let mut rules = objects(set)?;
+    rules.retain(is_rule);
+    Ok(rules)
 }

@@ -37,7 +37,7 @@ const FIRST_PORT: u16 = 6443;
 /// Without a scheduler, a kubelet and (at first) a controller manager these only refuse or delay what tests create.
 const ADMISSION_OFF: &str = "LimitRanger,MutatingAdmissionPolicy,MutatingAdmissionWebhook,\
     PersistentVolumeClaimResize,Priority,ResourceQuota,RuntimeClass,ServiceAccount,TaintNodesByCondition,\
-    ValidatingAdmissionPolicy,ValidatingAdmissionWebhook";
+    ValidatingAdmissionWebhook";
 
 /// etcd and API servers, ended with this guard.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl ControlPlane {
             dir,
         };
         control_plane.start_api_server()?;
-        for object in chart::roles(ROLES)? {
+        for object in chart::rules(ROLES)? {
             control_plane.client.create(&object)?;
         }
         Ok(control_plane)

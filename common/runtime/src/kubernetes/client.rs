@@ -1,8 +1,11 @@
+mod asking;
 mod content;
+mod deletion;
 mod files;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -18,13 +21,15 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::error::{ClientError, RequestError, chain};
-use super::fence::Fence;
+use super::fence::{Fence, Term};
 use super::ledger::{ClientStatus, Ledger};
 use super::servers::Servers;
 use super::status::Status;
 use super::throttle::Throttle;
+use asking::Asking;
 pub use content::PatchType;
 use content::{Content, JSON};
+pub use deletion::Deletion;
 use files::Checked;
 
 /// A server that says nothing for so long, before its answer or within it, has failed.
@@ -73,22 +78,6 @@ struct Inner {
     asking: AtomicUsize,
 }
 
-/// Counts a request as long as it is under way.
-struct Asking<'a>(&'a AtomicUsize);
-
-impl<'a> Asking<'a> {
-    fn new(asking: &'a AtomicUsize) -> Self {
-        asking.fetch_add(1, Ordering::Relaxed);
-        Self(asking)
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The beginning of an answer.
 pub(super) struct Answer {
     /// Which server gave it.
@@ -129,6 +118,9 @@ impl Client {
 
     /// The same client, whose every request but GETs is refused unless `fence` lets it through, and given up after the
     /// fence's limit: the wait for the rate limit, for connections and for other servers is part of it.
+    ///
+    /// Where the fence is of a term, requests say so in what admission is told of them: creates and patches by their field
+    /// manager, deletions by their grace period (see [`Deletion`]).
     #[must_use]
     pub fn fenced(&self, fence: Fence) -> Self {
         Self { inner: Arc::clone(&self.inner), fence: Some(fence) }
@@ -157,6 +149,19 @@ impl Client {
     pub async fn patch(&self, path: &str, patch: PatchType, body: Vec<u8>) -> Result<Bytes, RequestError> {
         let content = Content { content_type: patch.content_type(), body: body.into(), is_paced: true };
         self.fetch_within_fence(Method::PATCH, path, JSON, content).await
+    }
+
+    /// The whole answer to a DELETE of `path`.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 409 where a precondition does not hold.
+    pub async fn delete(&self, path: &str, deletion: Deletion<'_>) -> Result<Bytes, RequestError> {
+        let options = deletion.options(self.term());
+        self.fetch(Method::DELETE, path, JSON, options.to_string().into_bytes().into()).await
+    }
+
+    fn term(&self) -> Option<Term> {
+        self.fence.as_ref().and_then(Fence::term)
     }
 
     pub fn status(&self) -> ClientStatus {
@@ -203,9 +208,16 @@ impl Client {
             return self.fetch_whole(method, path, accept, content).await;
         };
         let _under_way = fence.enter();
-        match timeout(fence.limit(), self.fetch_whole(method, path, accept, content)).await {
+        let path = match fence.term() {
+            Some(term) if method != Method::DELETE => {
+                let sign = if path.contains('?') { '&' } else { '?' };
+                Cow::Owned(format!("{path}{sign}fieldManager={term}"))
+            }
+            Some(_) | None => Cow::Borrowed(path),
+        };
+        match timeout(fence.limit(), self.fetch_whole(method, &path, accept, content)).await {
             Ok(result) => result,
-            Err(_) => Err(RequestError::Timeout { url: self.shown(path), after: fence.limit() }),
+            Err(_) => Err(RequestError::Timeout { url: self.shown(&path), after: fence.limit() }),
         }
     }
 

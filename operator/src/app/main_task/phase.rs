@@ -10,6 +10,7 @@ use crate::definitions::Report;
 use crate::executor::troubles::Told;
 use crate::executor::{Answered, Executor};
 use crate::identities::Identities;
+use crate::term::Guard;
 
 /// What this replica does.
 pub(super) enum Phase {
@@ -34,11 +35,23 @@ pub(super) struct Term {
     /// A kind is gone: definitions are to be made again.
     pub(super) redefine: Arc<Notify>,
     pub(super) defined: watch::Receiver<Report>,
+    /// What becomes of writes of earlier terms. `None`: it is not known whether the API server takes those of this one, and
+    /// nothing is written.
+    pub(super) guard: watch::Receiver<Option<Guard>>,
+    pub(super) guarding: tokio::task::JoinHandle<()>,
+}
+
+impl Term {
+    /// It has begun to write.
+    pub(super) fn is_working(&self) -> bool {
+        self.guard.borrow().is_some()
+    }
 }
 
 impl Drop for Term {
     fn drop(&mut self) {
         self.definitions.abort();
+        self.guarding.abort();
     }
 }
 
@@ -46,6 +59,8 @@ impl Drop for Term {
 pub(super) enum Happened {
     Answered(Box<Answered>),
     Claimed(Change),
+    /// It is known what becomes of writes of earlier terms.
+    Guarded,
     /// It leads no more, and no write is under way.
     Idle,
 }
@@ -53,11 +68,12 @@ pub(super) enum Happened {
 /// Cancel safe.
 pub(super) async fn happens(phase: &mut Phase, fence: &Fence) -> Happened {
     let (Phase::Leading(term) | Phase::Stopping(term)) = phase else { return std::future::pending().await };
-    let Term { executor, identities, is_stopping, .. } = term;
+    let Term { executor, identities, is_stopping, guard, .. } = term;
     let is_waiting = *is_stopping && executor.is_idle();
     tokio::select! {
         answered = executor.answer() => Happened::Answered(Box::new(answered)),
         change = claim(identities) => Happened::Claimed(change),
+        Ok(()) = guard.changed() => Happened::Guarded,
         () = fence.idle(), if is_waiting => Happened::Idle,
     }
 }

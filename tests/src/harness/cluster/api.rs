@@ -19,7 +19,7 @@ use crate::harness::Namespace;
 const PARALLEL: usize = 16;
 const MERGE_PATCH: &str = "application/merge-patch+json";
 /// Kinds without a namespace, of those that the tests use.
-const CLUSTER_SCOPED: [&str; 8] = [
+const CLUSTER_SCOPED: [&str; 10] = [
     "CiliumEndpointSlice",
     "CiliumIdentity",
     "CiliumNode",
@@ -28,6 +28,8 @@ const CLUSTER_SCOPED: [&str; 8] = [
     "CustomResourceDefinition",
     "Namespace",
     "Node",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 ];
 
 /// Its sockets are in the control plane's namespace.

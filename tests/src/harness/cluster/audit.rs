@@ -76,7 +76,8 @@ impl ControlPlane {
     fn writes_of(&self, user: &str) -> Result<Vec<Write>> {
         let mut writes = Vec::new();
         for event in self.recorded(user)? {
-            if event["verb"].as_str().is_some_and(|verb| WRITING.contains(&verb)) {
+            let is_dry = event["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All"));
+            if !is_dry && event["verb"].as_str().is_some_and(|verb| WRITING.contains(&verb)) {
                 writes.push(write(&event).with_context(|| format!("read {event}"))?);
             }
         }

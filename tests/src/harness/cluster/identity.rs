@@ -24,10 +24,10 @@ pub const FOR_MACHINES: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
 /// `kubernetes.default`: the first of the range of services.
 const KUBERNETES: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// The name of its service account in the chart, whose roles it has.
-pub const AGENT: &str = "portway-agent";
-/// The name of its service account in the chart, whose roles it has.
-pub const OPERATOR: &str = "portway-operator";
+/// Its service account in the chart, whose roles it has.
+pub const AGENT: &str = "system:serviceaccount:kube-system:portway-agent";
+/// Its service account in the chart, whose roles it has.
+pub const OPERATOR: &str = "system:serviceaccount:kube-system:portway-operator";
 /// Only this test's API server takes them.
 pub const AGENT_TOKEN: &str = "token-of-the-agent";
 pub const OPERATOR_TOKEN: &str = "token-of-the-operator";

@@ -188,6 +188,17 @@ impl Replicas {
         })
     }
 
+    /// Until the leader `number` knows that the API server refuses what was written in terms before its own.
+    pub fn wait_guarded(&mut self, number: u8, limit: Duration) -> Result<()> {
+        let operator = self.operator(number)?;
+        eventually(limit, "writes of earlier terms to be refused", || {
+            let status = operator.status()?;
+            let guard = &status["leadership"]["earlier_terms"];
+            ensure!(guard == "refused", "{guard}: {}", status["leadership"]);
+            Ok(())
+        })
+    }
+
     /// Until nobody leads.
     pub fn wait_no_leader(&mut self, limit: Duration) -> Result<()> {
         eventually(limit, "nobody to lead", || {

@@ -167,10 +167,10 @@ impl Election {
                 if now < over {
                     return Step::Wait(over.min(end));
                 }
-                let claim = if record.holder == self.identity {
-                    let claim = self.claim(record.transitions);
-                    Claim { is_new: self.held.is_none(), ..claim }
+                let claim = if self.held.is_some() {
+                    Claim { is_new: false, ..self.claim(record.transitions) }
                 } else {
+                    // Be it one's own: what was written in a term that is over is told from what is written in this one.
                     self.claim(record.transitions.saturating_add(1))
                 };
                 Action::Replace { version: record.version, claim }

@@ -138,11 +138,11 @@ fn a_leader_that_cannot_renew_leads_no_more_after_the_deadline_and_tries_on() {
     }
     assert!(matches!(election.role(at(10_999)), Role::Leading { .. }));
     assert_eq!(election.role(at(11_000)), Role::Standby { leader: None });
-    // Nobody has it: its own is taken again, by the version that it was seen at.
+    // Nobody has it: its own is taken again, by the version that it was seen at, and for a term of its own.
     let Action::Replace { version: 11, claim } = asked(election.poll(at(11_000))) else {
         panic!("it gave up")
     };
-    assert_eq!((claim.transitions, claim.is_new), (8, true));
+    assert_eq!((claim.transitions, claim.is_new), (9, true));
     // The answer that was lost was a renewal after all.
     election.answered(at(11_100), Answer::Conflict);
     assert_eq!(asked(election.poll(at(11_100))), Action::Look);
