@@ -17,7 +17,10 @@
 //! - The object is deleted or edited (`_sum` tells): it is made anew from the CiliumNodes. An operator that was frozen,
 //!   or whose watch lags, may then hold claims that nobody else knows of. `_epoch` is the version from which on all
 //!   claims are known: a CiliumNode without CIDRs that may be older is marked with it first, so that a write of
-//!   earlier claims fails, and nothing is given before all are marked.
+//!   earlier claims fails, and nothing is given before all are marked. That no CIDR is given twice rests on this alone;
+//!   that the CIDRs of nodes that are gone rest, and come last, on the leader, which writes what the object said into the
+//!   new one. A leader that has never seen it knows only what CiliumNodes have: it may give at once what a node had
+//!   whose CiliumNode went within the minute before.
 //! - A claim that somebody else has, too (by hand, or from what a watch told too late), is not written; the node claims
 //!   another one, and keeps the first, for it may be on its way.
 //! - What CiliumNodes have is adopted, whoever wrote it and whether or not it is of the pool. Where two have the same,
@@ -72,12 +75,12 @@ impl Config {
 pub struct Ipam {
     config: Config,
     metrics: Metrics,
-    gone: plan::Gone,
+    memory: plan::Memory,
 }
 
 impl Ipam {
-    pub const fn new(config: Config, metrics: Metrics) -> Self {
-        Self { config, metrics, gone: plan::Gone::new() }
+    pub fn new(config: Config, metrics: Metrics) -> Self {
+        Self { config, metrics, memory: plan::Memory::default() }
     }
 }
 
@@ -102,7 +105,7 @@ impl Controller for Ipam {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        let decision = plan::plan(&self.config, &mut self.gone, observed, now);
+        let decision = plan::plan(&self.config, &mut self.memory, observed, now);
         self.metrics.set(&decision.figures);
         decision.plan
     }

@@ -63,6 +63,14 @@ impl Book {
         book
     }
 
+    /// A new one, for somebody has changed this: what he took out is in it again, as it was `known`.
+    pub(super) fn mended(&self, known: &Self) -> Self {
+        let mut claims = known.claims.clone();
+        claims.extend(self.claims.clone());
+        let last = if self.last.is_empty() { &known.last } else { &self.last };
+        Self { claims, last: last.clone(), ..Self::default() }
+    }
+
     /// `data` of an object that says it.
     pub(super) fn data(&self) -> BTreeMap<String, String> {
         let claims = self.claims.iter().map(|(node, claim)| (node.clone(), claim.written()));

@@ -26,7 +26,15 @@ const LARGEST_BOOK: usize = 1_000_000;
 const GONE: Duration = Duration::from_secs(60);
 
 /// Since when nodes that have claims are gone, by their names.
-pub(super) type Gone = BTreeMap<String, Duration>;
+type Gone = BTreeMap<String, Duration>;
+
+/// What a leader remembers from turn to turn.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    gone: Gone,
+    /// What the pool object said before somebody deleted or changed it.
+    book: Book,
+}
 
 /// What is planned, and figures for metrics.
 #[derive(Debug, Default)]
@@ -35,7 +43,7 @@ pub(super) struct Decision {
     pub(super) figures: Figures,
 }
 
-pub(super) fn plan(config: &Config, gone: &mut Gone, observed: &Observed, now: Now) -> Decision {
+pub(super) fn plan(config: &Config, memory: &mut Memory, observed: &Observed, now: Now) -> Decision {
     let object = config.object();
     let pool = observed.pool.get(&object);
     if pool.is_none() && observed.pool.is_there(&object) {
@@ -50,7 +58,8 @@ pub(super) fn plan(config: &Config, gone: &mut Gone, observed: &Observed, now: N
         };
         return Decision { plan: Plan { troubles: vec![trouble], ..Plan::default() }, ..Decision::default() };
     }
-    let mut turn = Turn::new(config, observed, now, pool.map(|pool| &**pool));
+    let Memory { gone, book } = memory;
+    let mut turn = Turn::new(config, observed, now, pool.map(|pool| &**pool), book);
     turn.adopt();
     let mut holdings = turn.holdings();
     let clashes = clashes(&mut holdings);
@@ -58,7 +67,10 @@ pub(super) fn plan(config: &Config, gone: &mut Gone, observed: &Observed, now: N
     let taken = Taken::of(&holdings);
     turn.claim(&taken);
     turn.release(gone, now);
-    turn.decide(&taken)
+    let seen = (pool.is_some() && !turn.book.is_damaged).then(|| turn.book.clone());
+    let decision = turn.decide(&taken);
+    *book = seen.unwrap_or_else(|| std::mem::take(book));
+    decision
 }
 
 struct Turn<'a> {
@@ -67,7 +79,9 @@ struct Turn<'a> {
     pool: Option<&'a ClusterPool>,
     /// The oldest first.
     nodes: Vec<Seen<'a>>,
-    /// What the pool object says.
+    /// What the pool object said when nobody had meddled with it.
+    known: &'a Book,
+    /// What it says.
     book: Book,
     /// What it is to say.
     wanted: Book,
@@ -87,23 +101,32 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(config: &'a Config, observed: &'a Observed, now: Now, pool: Option<&'a ClusterPool>) -> Self {
+    fn new(
+        config: &'a Config,
+        observed: &'a Observed,
+        now: Now,
+        pool: Option<&'a ClusterPool>,
+        known: &'a Book,
+    ) -> Self {
         let mut nodes: Vec<_> = observed.cilium_nodes.iter().map(|node| Seen::new(node)).collect();
         nodes.sort_unstable_by_key(|seen| (seen.node.meta.created, &*seen.node.meta.name));
         let book = pool.map_or_else(Book::default, |pool| Book::read(&pool.data));
-        let mut wanted = book.clone();
-        if let Some(pool) = pool {
-            if book.is_damaged {
-                wanted = Book { epoch: None, as_of: pool.meta.version, is_damaged: false, ..wanted };
-            } else if book.epoch.is_none() {
-                wanted.epoch = Some(Epoch { version: pool.meta.version, began: now.seconds() });
+        let wanted = match pool {
+            None => Book { epoch: None, ..known.clone() },
+            Some(pool) if book.is_damaged => {
+                Book { as_of: pool.meta.version.max(known.as_of), ..book.mended(known) }
             }
-        }
+            Some(pool) => {
+                let new = Epoch { version: pool.meta.version, began: now.seconds() };
+                Book { epoch: book.epoch.or(Some(new)), ..book.clone() }
+            }
+        };
         let mut turn = Self {
             config,
             observed,
             pool,
             nodes,
+            known,
             book,
             wanted,
             is_settled: false,
@@ -183,11 +206,12 @@ impl<'a> Turn<'a> {
     /// What nodes had whose CiliumNodes are not there.
     fn absent(&self) -> impl Iterator<Item = Holding<'a>> {
         let nodes = &self.observed.cilium_nodes;
-        // Of the object itself, which lives as long as what is observed.
-        let keys = self.pool.map(|pool| &pool.data).into_iter().flatten();
-        let absent = keys.filter(|(name, _)| nodes.get(name).is_none());
-        absent.flat_map(|(name, _)| {
-            let cidrs = self.book.claims.get(name).map_or(&[][..], |claim| &claim.cidrs);
+        // Of the object itself and what it said, which live as long as what is observed.
+        let names = self.pool.map(|pool| pool.data.keys()).into_iter().flatten();
+        let names: BTreeSet<_> = names.chain(self.known.claims.keys()).collect();
+        let absent = names.into_iter().filter(|name| nodes.get(name).is_none());
+        absent.flat_map(|name| {
+            let cidrs = self.wanted.claims.get(name).map_or(&[][..], |claim| &claim.cidrs);
             let holding =
                 |cidr: &Prefix| Holding { cidr: *cidr, node: name, title: Title::Claimed, created: 0 };
             cidrs.iter().map(holding).collect::<Vec<_>>()
@@ -298,8 +322,8 @@ impl<'a> Turn<'a> {
         let before = std::mem::take(gone);
         let (nodes, cilium_nodes) = (&self.observed.nodes, &self.observed.cilium_nodes);
         let is_known = self.observed.are_fresh(&[Kind::Node, Kind::CiliumNode], now)
-            && cilium_nodes.version() >= self.book.as_of;
-        if self.book.is_damaged || !is_known {
+            && cilium_nodes.version() >= self.book.as_of.max(self.known.as_of);
+        if !is_known {
             return;
         }
         let is_gone = |name: &str| !cilium_nodes.is_there(name) && !nodes.is_there(name);
@@ -307,6 +331,10 @@ impl<'a> Turn<'a> {
             let since = before.get(name).copied().unwrap_or(now.monotonic);
             (name.clone(), since)
         }));
+        if self.book.is_damaged {
+            // It is mended first.
+            return;
+        }
         let left = |since: &Duration| (*since + GONE).saturating_sub(now.monotonic);
         self.wanted.claims.retain(|name, _| gone.get(name).is_none_or(|since| !left(since).is_zero()));
         self.again = gone.values().map(left).filter(|left| !left.is_zero()).min();

@@ -63,10 +63,13 @@ impl World {
             9 if self.dice.roll(3) == 0 && self.api.get(Kind::ClusterPool, POOL).is_some() => {
                 self.api.put(Kind::ClusterPool, POOL, json!({"data": {(name): null}}));
             }
-            // It is started anew.
+            // All is listed anew, and sometimes it begins anew itself.
             10 => {
                 let which = self.dice.roll(2);
                 self.operators[which].replica = Replica::new(&self.api);
+                if self.dice.roll(2) == 0 {
+                    self.operators[which].ipam = ipam(&self.config);
+                }
             }
             11..=13 => self.late_write(),
             // Watches of kinds lag as they like.

@@ -87,3 +87,69 @@ fn who_has_not_seen_all_cilium_nodes_lets_no_claim_go() {
     late.follow(&api, Kind::ClusterPool, usize::MAX);
     assert_eq!(ipam(&config).plan(&late.observed, at(&api)).writes, []);
 }
+
+/// A leader's turns until there is nothing to write, in no time.
+fn lead(api: &mut FakeApi, replica: &mut Replica, ipam: &mut Ipam) {
+    for _ in 0..20 {
+        replica.catch_up(api);
+        let writes = ipam.plan(&replica.observed, at(api)).writes;
+        if writes.is_empty() {
+            return;
+        }
+        writes.iter().for_each(|write| drop(api.write(write)));
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn what_a_node_had_that_is_gone_rests_though_the_pool_object_is_deleted_or_emptied() {
+    let losses: [fn(&mut FakeApi); 3] = [
+        |api| api.remove(Kind::ClusterPool, POOL),
+        |api| api.put(Kind::ClusterPool, POOL, json!({"data": {"a": null}})),
+        // By hand, with nothing in it.
+        |api| {
+            api.remove(Kind::ClusterPool, POOL);
+            api.put(Kind::ClusterPool, POOL, json!({"data": {}}));
+        },
+    ];
+    for lose in losses {
+        let (mut api, config) = (FakeApi::default(), config("10.0.0.0/22", 24));
+        let (mut replica, mut leader) = (Replica::new(&api), ipam(&config));
+        for name in ["a", "b"] {
+            node(&mut api, name);
+        }
+        lead(&mut api, &mut replica, &mut leader);
+        for kind in [Kind::CiliumNode, Kind::Node] {
+            api.remove(kind, "a");
+        }
+        lead(&mut api, &mut replica, &mut leader);
+        api.clock += 10;
+        lose(&mut api);
+        node(&mut api, "c");
+        lead(&mut api, &mut replica, &mut leader);
+        assert_eq!(
+            (claim(&api, "a").as_deref(), &*cidrs(&api, "c")[0]),
+            (Some("10.0.0.0/24"), "10.0.2.0/24"),
+            "the machine may be cut off, with pods that still run"
+        );
+        // One that is made anew has what it had.
+        api.remove(Kind::CiliumNode, "b");
+        lead(&mut api, &mut replica, &mut leader);
+        lose(&mut api);
+        api.put(Kind::CiliumNode, "b", json!({"spec": {}}));
+        lead(&mut api, &mut replica, &mut leader);
+        assert_eq!(cidrs(&api, "b"), ["10.0.1.0/24"]);
+        // Its time goes on, and ends.
+        api.clock += 48;
+        lead(&mut api, &mut replica, &mut leader);
+        assert!(claim(&api, "a").is_some());
+        api.clock += 2;
+        lead(&mut api, &mut replica, &mut leader);
+        assert_eq!(claim(&api, "a"), None);
+        for (name, wanted) in [("d", "10.0.3.0/24"), ("e", "10.0.0.0/24")] {
+            node(&mut api, name);
+            lead(&mut api, &mut replica, &mut leader);
+            assert_eq!(cidrs(&api, name), [wanted], "the one that rested comes last");
+        }
+    }
+}
