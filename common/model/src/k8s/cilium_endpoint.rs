@@ -1,20 +1,17 @@
 use portway_datapath::{Addr, Family, NumericIdentity, Scope};
-use serde_json::Value;
 
 use super::decode::{self, Kind};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{CiliumEndpoint, EndpointAddresses, Names, Object, Uid, raw};
+use super::field::{List, Refusals, Shape, misfit};
+use super::{CiliumEndpoint, EndpointAddresses, Names, Object, ObjectKind, Uid, raw};
 
 impl Kind for CiliumEndpoint {
     type Raw<'a> = raw::CiliumEndpoint<'a>;
-    const NAME: &'static str = "CiliumEndpoint";
+    const KIND: ObjectKind = ObjectKind::CiliumEndpoint;
     const API_VERSION: &'static str = "cilium.io/v2";
     const SHAPE: Shape = Shape {
         lists: &[List {
-            path: &["status", "networking", "addressing"],
-            misfit: |v| misfit::<raw::AddressPair<'_>>(v),
             fields: &["ipv4", "ipv6"],
-            read_on: &[],
+            ..List::of(&["status", "networking", "addressing"], |v| misfit::<raw::AddressPair<'_>>(v))
         }],
         fields: &[
             "metadata.annotations",
@@ -33,10 +30,6 @@ impl Kind for CiliumEndpoint {
         ],
         never_absent: None,
     };
-
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::CiliumEndpoint<'_>>(value)
-    }
 
     fn object(
         mut raw: raw::CiliumEndpoint<'_>,

@@ -1,21 +1,16 @@
-use serde_json::Value;
-
 use super::cilium_endpoint::{addresses, identity};
 use super::decode::{self, Kind, LONGEST_NAME};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{CiliumEndpointSlice, CoreEndpoint, Names, Object, raw};
+use super::field::{List, Refusals, Shape, misfit};
+use super::{CiliumEndpointSlice, CoreEndpoint, Names, Object, ObjectKind, raw};
 
 impl Kind for CiliumEndpointSlice {
     type Raw<'a> = raw::CiliumEndpointSlice<'a>;
-    const NAME: &'static str = "CiliumEndpointSlice";
+    const KIND: ObjectKind = ObjectKind::CiliumEndpointSlice;
     const API_VERSION: &'static str = "cilium.io/v2alpha1";
-    const NAMESPACED: bool = false;
     const SHAPE: Shape = Shape {
         lists: &[List {
-            path: &["endpoints"],
-            misfit: |v| misfit::<raw::CoreEndpoint<'_>>(v),
             fields: &["created", "networking.addressing[]", "networking.node"],
-            read_on: &[],
+            ..List::of(&["endpoints"], |v| misfit::<raw::CoreEndpoint<'_>>(v))
         }],
         fields: &[
             "endpoints",
@@ -29,10 +24,6 @@ impl Kind for CiliumEndpointSlice {
         never_absent: None,
     };
 
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::CiliumEndpointSlice<'_>>(value)
-    }
-
     fn object(
         mut raw: raw::CiliumEndpointSlice<'_>,
         names: &mut Names,
@@ -40,9 +31,7 @@ impl Kind for CiliumEndpointSlice {
     ) -> Option<Object> {
         let common = raw.metadata.as_mut().map(raw::CiliumMetadata::take_common);
         let metadata = common.as_ref();
-        let name = metadata.and_then(|m| m.name.as_deref()).unwrap_or("");
-        refusals.name = name.to_owned();
-        decode::check_name("metadata.name", name, LONGEST_NAME, refusals)?;
+        let name = decode::own_name(metadata, LONGEST_NAME, refusals)?;
         let namespace = raw.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or("default");
         let longest_namespace = 63;
         decode::check_name("namespace", namespace, longest_namespace, refusals)?;

@@ -1,17 +1,15 @@
 use portway_datapath::NumericIdentity;
-use serde_json::Value;
 use std::sync::Arc;
 
 use super::decode::{self, Kind, LONGEST_NAME};
-use super::field::{Misfit, Refusals, Shape, misfit};
-use super::{CiliumIdentity, Names, Object, Uid, raw};
+use super::field::{Refusals, Shape};
+use super::{CiliumIdentity, Names, Object, ObjectKind, Uid, raw};
 use crate::labels::{Label, Labels};
 
 impl Kind for CiliumIdentity {
     type Raw<'a> = raw::CiliumIdentity<'a>;
-    const NAME: &'static str = "CiliumIdentity";
+    const KIND: ObjectKind = ObjectKind::CiliumIdentity;
     const API_VERSION: &'static str = "cilium.io/v2";
-    const NAMESPACED: bool = false;
     // Without one of its labels it would be another identity, so none of them is refused alone.
     const SHAPE: Shape = Shape {
         lists: &[],
@@ -26,19 +24,13 @@ impl Kind for CiliumIdentity {
         never_absent: None,
     };
 
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::CiliumIdentity<'_>>(value)
-    }
-
     fn object(
         mut raw: raw::CiliumIdentity<'_>,
         names: &mut Names,
         refusals: &mut Refusals<'_>,
     ) -> Option<Object> {
         let common = raw.metadata.as_mut().map(raw::CiliumMetadata::take_common);
-        let name = common.as_ref().and_then(|m| m.name.as_deref()).unwrap_or("");
-        refusals.name = name.to_owned();
-        decode::check_name("metadata.name", name, LONGEST_NAME, refusals)?;
+        let name = decode::own_name(common.as_ref(), LONGEST_NAME, refusals)?;
         let number = number(name, refusals)?;
         let Some(labels) = raw.security_labels.filter(|labels| !labels.is_empty()) else {
             refusals.push("security-labels", "", "is missing: the number means nothing");

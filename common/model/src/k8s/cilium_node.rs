@@ -1,32 +1,20 @@
 use std::net::IpAddr;
 
 use portway_datapath::{Addr, Family};
-use serde_json::Value;
 
 use super::decode::{self, Kind, LONGEST_NAME};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
+use super::field::{List, Refusals, Shape, misfit};
 use super::node::{addresses, pod_cidrs};
-use super::{CiliumNode, Names, Object, raw};
+use super::{CiliumNode, Names, Object, ObjectKind, raw};
 
 impl Kind for CiliumNode {
     type Raw<'a> = raw::CiliumNode<'a>;
-    const NAME: &'static str = "CiliumNode";
+    const KIND: ObjectKind = ObjectKind::CiliumNode;
     const API_VERSION: &'static str = "cilium.io/v2";
-    const NAMESPACED: bool = false;
     const SHAPE: Shape = Shape {
         lists: &[
-            List {
-                path: &["spec", "addresses"],
-                misfit: |v| misfit::<raw::NodeAddress<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["spec", "ipam", "podCIDRs"],
-                misfit: |v| misfit::<raw::Text<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
+            List::of(&["spec", "addresses"], |v| misfit::<raw::NodeAddress<'_>>(v)),
+            List::of(&["spec", "ipam", "podCIDRs"], |v| misfit::<raw::Text<'_>>(v)),
         ],
         fields: &[
             "metadata.annotations",
@@ -45,15 +33,9 @@ impl Kind for CiliumNode {
         never_absent: None,
     };
 
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::CiliumNode<'_>>(value)
-    }
-
     fn object(raw: raw::CiliumNode<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         let metadata = raw.metadata.as_ref();
-        let name = metadata.and_then(|m| m.name.as_deref()).unwrap_or("");
-        refusals.name = name.to_owned();
-        decode::check_name("metadata.name", name, LONGEST_NAME, refusals)?;
+        let name = decode::own_name(metadata, LONGEST_NAME, refusals)?;
         let spec = raw.spec.as_ref();
         let listed = spec.and_then(|spec| spec.addresses.as_deref()).unwrap_or_default();
         let ipam = spec.and_then(|spec| spec.ipam.as_ref());

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::document::{self, Head, Item, Said};
-use super::field::{Misfit, Refusals, Shape, mend};
+use super::field::{Refusals, Shape, mend, misfit};
 use super::raw;
 use super::{
     CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode, EndpointSlice, Format, ManifestError,
@@ -40,12 +40,10 @@ pub fn decode(bytes: &[u8], format: Format, names: &mut Names) -> Result<Decoded
 /// A kind that Portway reads.
 pub(super) trait Kind {
     type Raw<'a>: Deserialize<'a>;
-    const NAME: &'static str;
+    const KIND: ObjectKind;
     const API_VERSION: &'static str;
     const SHAPE: Shape;
-    const NAMESPACED: bool = true;
 
-    fn misfit(value: &Value) -> Option<Misfit>;
     /// `None` if the object is refused.
     fn object(raw: Self::Raw<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object>;
 }
@@ -53,46 +51,29 @@ pub(super) trait Kind {
 /// The object, unless it is refused or of a kind that is not read.
 pub(super) fn object(item: &Item<'_>, names: &mut Names, rejects: &mut Vec<Reject>) -> Option<Object> {
     let (kind, api_version) = identify(item, rejects)?;
-    match kind {
-        Service::NAME => of_kind::<Service>(item.text, api_version, names, rejects),
-        EndpointSlice::NAME => of_kind::<EndpointSlice>(item.text, api_version, names, rejects),
-        Pod::NAME => of_kind::<Pod>(item.text, api_version, names, rejects),
-        Namespace::NAME => of_kind::<Namespace>(item.text, api_version, names, rejects),
-        Node::NAME => of_kind::<Node>(item.text, api_version, names, rejects),
-        CiliumNode::NAME => of_kind::<CiliumNode>(item.text, api_version, names, rejects),
-        CiliumIdentity::NAME => of_kind::<CiliumIdentity>(item.text, api_version, names, rejects),
-        CiliumEndpoint::NAME => of_kind::<CiliumEndpoint>(item.text, api_version, names, rejects),
-        CiliumEndpointSlice::NAME => of_kind::<CiliumEndpointSlice>(item.text, api_version, names, rejects),
-        _ => None,
-    }
+    of_the_kind(ObjectKind::named(kind)?, item.text, Some(api_version), names, rejects)
 }
 
-/// The object of a kind that is known, whatever it says itself.
+/// The object of a kind that is known, whatever it says itself where no `api_version` is given.
 pub(super) fn of_the_kind(
     kind: ObjectKind,
     text: &str,
+    api_version: Option<&str>,
     names: &mut Names,
     rejects: &mut Vec<Reject>,
 ) -> Option<Object> {
-    match kind {
-        ObjectKind::Service => of_kind::<Service>(text, Service::API_VERSION, names, rejects),
-        ObjectKind::EndpointSlice => {
-            of_kind::<EndpointSlice>(text, EndpointSlice::API_VERSION, names, rejects)
-        }
-        ObjectKind::Pod => of_kind::<Pod>(text, Pod::API_VERSION, names, rejects),
-        ObjectKind::Namespace => of_kind::<Namespace>(text, Namespace::API_VERSION, names, rejects),
-        ObjectKind::Node => of_kind::<Node>(text, Node::API_VERSION, names, rejects),
-        ObjectKind::CiliumNode => of_kind::<CiliumNode>(text, CiliumNode::API_VERSION, names, rejects),
-        ObjectKind::CiliumIdentity => {
-            of_kind::<CiliumIdentity>(text, CiliumIdentity::API_VERSION, names, rejects)
-        }
-        ObjectKind::CiliumEndpoint => {
-            of_kind::<CiliumEndpoint>(text, CiliumEndpoint::API_VERSION, names, rejects)
-        }
-        ObjectKind::CiliumEndpointSlice => {
-            of_kind::<CiliumEndpointSlice>(text, CiliumEndpointSlice::API_VERSION, names, rejects)
-        }
-    }
+    let decode = match kind {
+        ObjectKind::Service => of_kind::<Service>,
+        ObjectKind::EndpointSlice => of_kind::<EndpointSlice>,
+        ObjectKind::Pod => of_kind::<Pod>,
+        ObjectKind::Namespace => of_kind::<Namespace>,
+        ObjectKind::Node => of_kind::<Node>,
+        ObjectKind::CiliumNode => of_kind::<CiliumNode>,
+        ObjectKind::CiliumIdentity => of_kind::<CiliumIdentity>,
+        ObjectKind::CiliumEndpoint => of_kind::<CiliumEndpoint>,
+        ObjectKind::CiliumEndpointSlice => of_kind::<CiliumEndpointSlice>,
+    };
+    decode(text, api_version, names, rejects)
 }
 
 /// A CiliumIdentity as the API server writes it; as an element of a list it may lack its kind.
@@ -101,8 +82,7 @@ pub(super) fn of_the_kind(
 /// What is wrong with it, field by field.
 pub fn cilium_identity(text: &str) -> Result<Arc<CiliumIdentity>, Vec<Reject>> {
     let mut rejects = Vec::new();
-    let object =
-        of_kind::<CiliumIdentity>(text, CiliumIdentity::API_VERSION, &mut Names::default(), &mut rejects);
+    let object = of_kind::<CiliumIdentity>(text, None, &mut Names::default(), &mut rejects);
     object.and_then(Object::into_identity).ok_or(rejects)
 }
 
@@ -114,13 +94,7 @@ fn identify<'i>(item: &'i Item<'_>, rejects: &mut Vec<Reject>) -> Option<(&'i st
             Some(Said::Other(_)) | None => String::new(),
         };
         rejects.push(Reject {
-            name: name_of(
-                item.text,
-                matches!(
-                    said.as_str(),
-                    Service::NAME | EndpointSlice::NAME | Pod::NAME | CiliumEndpoint::NAME
-                ),
-            ),
+            name: name_of(item.text, ObjectKind::named(&said).is_some_and(ObjectKind::is_namespaced)),
             kind: said,
             field: field.to_owned(),
             value: Reject::quote(value),
@@ -162,17 +136,17 @@ fn name_of(text: &str, namespaced: bool) -> String {
 
 fn of_kind<K: Kind>(
     text: &str,
-    api_version: &str,
+    api_version: Option<&str>,
     names: &mut Names,
     rejects: &mut Vec<Reject>,
 ) -> Option<Object> {
-    let mut refusals = Refusals::new(K::NAME, rejects);
-    if api_version != K::API_VERSION {
+    let mut refusals = Refusals::new(K::KIND.name(), rejects);
+    if let Some(api_version) = api_version.filter(|version| *version != K::API_VERSION) {
         // Another group's kind of the same name (a Knative Service) is another kind.
         let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
         let ours = group(api_version).is_none() || group(api_version) == group(K::API_VERSION);
         if ours {
-            refusals.name = name_of(text, K::NAMESPACED);
+            refusals.name = name_of(text, K::KIND.is_namespaced());
             refusals.push("apiVersion", api_version, format!("is not read; {} is", K::API_VERSION));
         }
         return None;
@@ -190,16 +164,17 @@ fn of_kind<K: Kind>(
     };
     let part = |key| value.pointer(key).and_then(Value::as_str);
     let name = part("/metadata/name").unwrap_or("");
-    refusals.name = if K::NAMESPACED {
+    refusals.name = if K::KIND.is_namespaced() {
         format!("{}/{name}", part("/metadata/namespace").unwrap_or("default"))
     } else {
         name.to_owned()
     };
-    if K::misfit(&value).is_none() {
+    let whole = |value: &Value| misfit::<K::Raw<'_>>(value);
+    if whole(&value).is_none() {
         // A key that is there twice: `Value` has the last one, as the API server's decoder would.
         refusals.push("", "", format!("{first}; the last one counts"));
     }
-    if !mend(&mut value, &K::SHAPE, K::misfit, &mut refusals) {
+    if !mend(&mut value, &K::SHAPE, whole, &mut refusals) {
         return None;
     }
     match K::Raw::deserialize(&value) {
@@ -228,6 +203,18 @@ pub(super) fn namespaced_name(
     check_name("metadata.namespace", namespace, longest_namespace, refusals)?;
     check_name("metadata.name", name, LONGEST_NAME, refusals)?;
     Some(names.get(&refusals.name))
+}
+
+/// The name of an object that is in no namespace, checked; it becomes the name of what is refused of it.
+pub(super) fn own_name<'m>(
+    metadata: Option<&'m raw::Metadata<'_>>,
+    longest: usize,
+    refusals: &mut Refusals<'_>,
+) -> Option<&'m str> {
+    let name = metadata.and_then(|m| m.name.as_deref()).unwrap_or("");
+    refusals.name = name.to_owned();
+    check_name("metadata.name", name, longest, refusals)?;
+    Some(name)
 }
 
 /// Bytes of an object's name (Kubernetes: a DNS subdomain).

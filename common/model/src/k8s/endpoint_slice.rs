@@ -1,38 +1,23 @@
 use std::sync::Arc;
 
 use portway_datapath::Family;
-use serde_json::Value;
 
 use super::decode::{self, Kind};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{Endpoint, EndpointSlice, Hints, Names, Object, SlicePort, raw};
+use super::field::{List, Refusals, Shape, misfit};
+use super::{Endpoint, EndpointSlice, Hints, Names, Object, ObjectKind, SlicePort, raw};
 
 impl Kind for EndpointSlice {
     type Raw<'a> = raw::EndpointSlice<'a>;
-    const NAME: &'static str = "EndpointSlice";
+    const KIND: ObjectKind = ObjectKind::EndpointSlice;
     const API_VERSION: &'static str = "discovery.k8s.io/v1";
     const SHAPE: Shape = Shape {
         lists: &[
-            List {
-                path: &["ports"],
-                misfit: |v| misfit::<raw::SlicePort<'_>>(v),
-                fields: &[],
-                read_on: &[""],
-            },
-            List {
-                path: &["endpoints"],
-                misfit: |v| misfit::<raw::Endpoint<'_>>(v),
-                fields: &["hints"],
-                read_on: &[],
-            },
+            List { read_on: &[""], ..List::of(&["ports"], |v| misfit::<raw::SlicePort<'_>>(v)) },
+            List { fields: &["hints"], ..List::of(&["endpoints"], |v| misfit::<raw::Endpoint<'_>>(v)) },
         ],
         fields: &["metadata.annotations", "metadata.creationTimestamp", "metadata.uid"],
         never_absent: None,
     };
-
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::EndpointSlice<'_>>(value)
-    }
 
     fn object(raw: raw::EndpointSlice<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         slice(&raw, names, refusals).map(|slice| Object::EndpointSlice(slice.into()))

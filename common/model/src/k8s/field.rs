@@ -76,6 +76,13 @@ pub(super) struct List {
     pub(super) read_on: &'static [&'static str],
 }
 
+impl List {
+    /// Elements are refused whole, for the first thing that is wrong with them.
+    pub(super) const fn of(path: &'static [&'static str], misfit: fn(&Value) -> Option<Misfit>) -> Self {
+        Self { path, misfit, fields: &[], read_on: &[] }
+    }
+}
+
 /// Where and why a value is not what it should be.
 pub(super) struct Misfit {
     steps: Vec<Step>,

@@ -1,10 +1,8 @@
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::decode::{self, Kind};
-use super::field::{Misfit, Refusals, Shape, misfit};
-use super::{Names, Object, labels, raw};
+use super::field::{Refusals, Shape};
+use super::{Names, Object, ObjectKind, labels, raw};
 
 /// What the API server labels every namespace with: its name (Kubernetes: well-known labels).
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
@@ -28,9 +26,8 @@ impl Namespace {
 
 impl Kind for Namespace {
     type Raw<'a> = raw::Namespace<'a>;
-    const NAME: &'static str = "Namespace";
+    const KIND: ObjectKind = ObjectKind::Namespace;
     const API_VERSION: &'static str = "v1";
-    const NAMESPACED: bool = false;
     const SHAPE: Shape = Shape {
         lists: &[],
         fields: &[
@@ -43,16 +40,9 @@ impl Kind for Namespace {
         never_absent: None,
     };
 
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::Namespace<'_>>(value)
-    }
-
     fn object(raw: raw::Namespace<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         let (metadata, labels) = raw.metadata.map(raw::LabelledMetadata::take).unwrap_or_default();
-        let name = metadata.name.as_deref().unwrap_or("");
-        refusals.name = name.to_owned();
-        decode::check_name("metadata.name", name, LONGEST_NAMESPACE, refusals)?;
-        let name = names.get(name);
+        let name = names.get(decode::own_name(Some(&metadata), LONGEST_NAMESPACE, refusals)?);
         let mut labels = labels::labels(labels, names, refusals).into_vec();
         labels.retain(|(key, _)| &**key != METADATA_NAME);
         let at = labels.partition_point(|(key, _)| &**key < METADATA_NAME);

@@ -1,42 +1,25 @@
 use std::net::IpAddr;
 
 use portway_datapath::Addr;
-use serde_json::Value;
 
 use crate::node::Prefix;
 
 use super::decode::{self, Kind, LONGEST_NAME};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{Names, Node, NodeAddress, Object, raw};
+use super::field::{List, Refusals, Shape, misfit};
+use super::{Names, Node, NodeAddress, Object, ObjectKind, raw};
 
 /// What Cluster Autoscaler sets before it deletes a node (cluster-autoscaler/utils/taints/taints.go).
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl Kind for Node {
     type Raw<'a> = raw::Node<'a>;
-    const NAME: &'static str = "Node";
+    const KIND: ObjectKind = ObjectKind::Node;
     const API_VERSION: &'static str = "v1";
-    const NAMESPACED: bool = false;
     const SHAPE: Shape = Shape {
         lists: &[
-            List {
-                path: &["spec", "taints"],
-                misfit: |v| misfit::<raw::Taint<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["spec", "podCIDRs"],
-                misfit: |v| misfit::<raw::Text<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["status", "addresses"],
-                misfit: |v| misfit::<raw::NodeAddress<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
+            List::of(&["spec", "taints"], |v| misfit::<raw::Taint<'_>>(v)),
+            List::of(&["spec", "podCIDRs"], |v| misfit::<raw::Text<'_>>(v)),
+            List::of(&["status", "addresses"], |v| misfit::<raw::NodeAddress<'_>>(v)),
         ],
         fields: &[
             "metadata.annotations",
@@ -52,15 +35,9 @@ impl Kind for Node {
         never_absent: None,
     };
 
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::Node<'_>>(value)
-    }
-
     fn object(raw: raw::Node<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         let metadata = raw.metadata.as_ref();
-        let name = metadata.and_then(|m| m.name.as_deref()).unwrap_or("");
-        refusals.name = name.to_owned();
-        decode::check_name("metadata.name", name, LONGEST_NAME, refusals)?;
+        let name = decode::own_name(metadata, LONGEST_NAME, refusals)?;
         let zone = metadata.and_then(|m| m.labels.as_ref()).and_then(|l| l.zone.as_deref());
         let zone = zone.filter(|zone| !zone.is_empty()).map(|zone| names.get(zone));
         let taints = raw.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();

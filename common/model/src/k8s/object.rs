@@ -21,6 +21,18 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
+    const ALL: [Self; 9] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Pod,
+        Self::Namespace,
+        Self::Node,
+        Self::CiliumNode,
+        Self::CiliumIdentity,
+        Self::CiliumEndpoint,
+        Self::CiliumEndpointSlice,
+    ];
+
     /// Whether objects of the kind are in a namespace.
     pub const fn is_namespaced(self) -> bool {
         match self {
@@ -46,6 +58,11 @@ impl ObjectKind {
             Self::CiliumEndpoint => "CiliumEndpoint",
             Self::CiliumEndpointSlice => "CiliumEndpointSlice",
         }
+    }
+
+    /// The kind of a [`Self::name`].
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

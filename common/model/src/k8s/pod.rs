@@ -2,11 +2,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portway_datapath::Addr;
-use serde_json::Value;
 
 use super::decode::{self, Kind};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
-use super::{HostPort, Names, Object, Pod, labels, raw};
+use super::field::{List, Refusals, Shape, misfit};
+use super::{HostPort, Names, Object, ObjectKind, Pod, labels, raw};
 
 /// `"false"`: the pod's sockets are left alone, and services are translated at its interface.
 pub const SOCKET_LB: &str = "portway.io/socket-lb";
@@ -15,28 +14,21 @@ pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Kind for Pod {
     type Raw<'a> = raw::Pod<'a>;
-    const NAME: &'static str = "Pod";
+    const KIND: ObjectKind = ObjectKind::Pod;
     const API_VERSION: &'static str = "v1";
     const SHAPE: Shape = Shape {
         lists: &[
             List {
-                path: &["spec", "containers"],
-                misfit: |v| misfit::<raw::Container<'_>>(v),
                 fields: &["ports[]"],
                 read_on: &["ports[]"],
+                ..List::of(&["spec", "containers"], |v| misfit::<raw::Container<'_>>(v))
             },
             List {
-                path: &["spec", "initContainers"],
-                misfit: |v| misfit::<raw::Container<'_>>(v),
                 fields: &["ports[]"],
                 read_on: &["ports[]"],
+                ..List::of(&["spec", "initContainers"], |v| misfit::<raw::Container<'_>>(v))
             },
-            List {
-                path: &["status", "podIPs"],
-                misfit: |v| misfit::<raw::PodIp<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
+            List::of(&["status", "podIPs"], |v| misfit::<raw::PodIp<'_>>(v)),
         ],
         fields: &[
             "metadata.annotations",
@@ -46,10 +38,6 @@ impl Kind for Pod {
         ],
         never_absent: None,
     };
-
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::Pod<'_>>(value)
-    }
 
     fn object(raw: raw::Pod<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         pod(raw, names, refusals).map(|pod| Object::Pod(pod.into()))

@@ -1,10 +1,9 @@
 use portway_datapath::Addr;
-use serde_json::Value;
 
 use super::decode::{self, Kind};
-use super::field::{List, Misfit, Refusals, Shape, misfit};
+use super::field::{List, Refusals, Shape, misfit};
 use super::source_ranges::source_ranges;
-use super::{Names, Object, Service, ServicePort, ServiceType, SourceRanges, raw};
+use super::{Names, Object, ObjectKind, Service, ServicePort, ServiceType, SourceRanges, raw};
 
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` where it is not given (Service API).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -13,40 +12,19 @@ const LONGEST_AFFINITY_SECONDS: i64 = 86_400;
 
 impl Kind for Service {
     type Raw<'a> = raw::Service<'a>;
-    const NAME: &'static str = "Service";
+    const KIND: ObjectKind = ObjectKind::Service;
     const API_VERSION: &'static str = "v1";
     const SHAPE: Shape = Shape {
         lists: &[
             List {
-                path: &["spec", "ports"],
-                misfit: |v| misfit::<raw::ServicePort<'_>>(v),
                 fields: &["nodePort"],
                 read_on: &[""],
+                ..List::of(&["spec", "ports"], |v| misfit::<raw::ServicePort<'_>>(v))
             },
-            List {
-                path: &["spec", "clusterIPs"],
-                misfit: |v| misfit::<raw::Text<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["spec", "externalIPs"],
-                misfit: |v| misfit::<raw::Text<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["spec", "loadBalancerSourceRanges"],
-                misfit: |v| misfit::<raw::Text<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
-            List {
-                path: &["status", "loadBalancer", "ingress"],
-                misfit: |v| misfit::<raw::Ingress<'_>>(v),
-                fields: &[],
-                read_on: &[],
-            },
+            List::of(&["spec", "clusterIPs"], |v| misfit::<raw::Text<'_>>(v)),
+            List::of(&["spec", "externalIPs"], |v| misfit::<raw::Text<'_>>(v)),
+            List::of(&["spec", "loadBalancerSourceRanges"], |v| misfit::<raw::Text<'_>>(v)),
+            List::of(&["status", "loadBalancer", "ingress"], |v| misfit::<raw::Ingress<'_>>(v)),
         ],
         fields: &[
             "metadata.annotations",
@@ -62,10 +40,6 @@ impl Kind for Service {
         ],
         never_absent: Some("spec.loadBalancerSourceRanges"),
     };
-
-    fn misfit(value: &Value) -> Option<Misfit> {
-        misfit::<raw::Service<'_>>(value)
-    }
 
     fn object(raw: raw::Service<'_>, names: &mut Names, refusals: &mut Refusals<'_>) -> Option<Object> {
         service(&raw, names, refusals).map(|service| Object::Service(service.into()))

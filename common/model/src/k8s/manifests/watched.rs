@@ -138,7 +138,7 @@ impl Manifests {
         }
         (held.version, held.uid) = (seen.version, seen.uid.to_be_bytes());
         let mut rejects = Vec::new();
-        let object = decode::of_the_kind(kind, text, names, &mut rejects);
+        let object = decode::of_the_kind(kind, text, None, names, &mut rejects);
         let key = (kind, name);
         let mut new_rejects = self.watched.keep_rejects(&key, rejects);
         let event = match object {
