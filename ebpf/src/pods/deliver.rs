@@ -9,7 +9,7 @@ use portway_datapath::{
 };
 
 use crate::icmp::translate_error;
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::Packet;
 use crate::rewrite::{set_destination, set_source, store};
 
@@ -54,7 +54,7 @@ fn arrive_seen(ctx: &TcContext, packet: &mut Packet, sighting: &Sighting) -> Res
     if matches!(packet.icmp, IcmpClass::Error) {
         return translate_error(ctx, packet);
     }
-    match incoming(&PodTables, &packet.tuple, sighting) {
+    match incoming(&KernelTables, &packet.tuple, sighting) {
         Incoming::Direct => Ok(()),
         Incoming::From { addr, port, own_port } => {
             set_source(ctx, packet, addr, port)?;
@@ -134,5 +134,5 @@ const fn words(mac: &[u8; 6]) -> [u16; 3] {
 #[inline(always)]
 pub(crate) fn sighting(ctx: &TcContext, packet: &Packet, direction: Direction) -> Sighting {
     let (protocol, flags) = (packet.tuple.protocol, packet.tcp_flags);
-    Sighting { direction, protocol, flags, bytes: ctx.len(), now: PodTables.now() }
+    Sighting { direction, protocol, flags, bytes: ctx.len(), now: KernelTables.now() }
 }

@@ -3,7 +3,7 @@
 use portway_datapath::packet::{Piece, fragment_key, fragment_value, icmp_class, protocol};
 use portway_datapath::{PacketTables as _, Reason};
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::Packet;
 
 /// Remembers the ports of a first piece, and gives them to the later ones. A later piece whose first has not passed here is
@@ -22,7 +22,7 @@ pub(crate) fn complete(packet: &mut Packet) -> Result<(), Reason> {
 
 #[inline(never)]
 fn remember(packet: &Packet) {
-    PodTables.set_fragment(
+    KernelTables.set_fragment(
         &fragment_key(&packet.tuple, packet.fragment_id),
         fragment_value(&packet.tuple, packet.icmp_type, packet.icmp_code),
     );
@@ -31,7 +31,7 @@ fn remember(packet: &Packet) {
 #[inline(never)]
 fn recall(packet: &mut Packet) -> Result<(), Reason> {
     let key = fragment_key(&packet.tuple, packet.fragment_id);
-    let first = PodTables.fragment(&key).ok_or(Reason::UnknownFragment)?;
+    let first = KernelTables.fragment(&key).ok_or(Reason::UnknownFragment)?;
     packet.tuple.source_port = first.source_port;
     packet.tuple.destination_port = first.destination_port;
     if matches!(packet.tuple.protocol, protocol::ICMP | protocol::ICMPV6) {

@@ -9,7 +9,7 @@ use portway_datapath::{Direction, Family, PacketTables as _, Port, Reason};
 
 use crate::deliver::{PACKET_HOST, deliver};
 use crate::fragment::complete;
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::nat::{desk, nat_packet, node, quoted};
 use crate::parse::{Link, Packet, link};
 use crate::quoted::set_quoted;
@@ -20,7 +20,7 @@ pub(crate) fn pw_from_device(ctx: TcContext) -> i32 {
     match try_from_device(&ctx) {
         Ok(verdict) => verdict,
         Err(reason) => {
-            PodTables.count_packet(reason, Direction::Ingress, ctx.len());
+            KernelTables.count_packet(reason, Direction::Ingress, ctx.len());
             TC_ACT_SHOT
         }
     }
@@ -41,7 +41,7 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
     // What cannot be read, or put together, is no pod's; whether it is the node's own, its stack knows.
     let Ok(packet) = Packet::parse(ctx, family) else { return Ok(TC_ACT_UNSPEC) };
     let completed = complete(packet);
-    if let Some(pod) = PodTables.endpoint(&packet.tuple.destination) {
+    if let Some(pod) = KernelTables.endpoint(&packet.tuple.destination) {
         completed?;
         return deliver(ctx, packet, pod);
     }
@@ -53,7 +53,7 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
     } else {
         answer_from_device(ctx, packet)?;
     }
-    match PodTables.endpoint(&packet.tuple.destination) {
+    match KernelTables.endpoint(&packet.tuple.destination) {
         Some(pod) => deliver(ctx, packet, pod),
         // Nothing of a pod's, or of one that is gone: the stack knows, or answers.
         None => Ok(TC_ACT_UNSPEC),
@@ -64,7 +64,7 @@ fn try_from_device(ctx: &TcContext) -> Result<i32, Reason> {
 #[inline(always)]
 fn answer_from_device(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
     let desk = desk()?;
-    match arriving(&PodTables, desk, node(), &nat_packet(packet)) {
+    match arriving(&KernelTables, desk, node(), &nat_packet(packet)) {
         Arriving::Unchanged => Ok(()),
         Arriving::Destination => {
             let (addr, port) = desk.result();
@@ -78,7 +78,7 @@ fn answer_from_device(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason
 fn error_from_device(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
     let Some(quoted) = quoted(ctx, packet) else { return Ok(()) };
     let desk = desk()?;
-    if !error_arriving(&PodTables, desk, node(), packet.tuple.destination, &nat_packet(quoted)) {
+    if !error_arriving(&KernelTables, desk, node(), packet.tuple.destination, &nat_packet(quoted)) {
         return Ok(());
     }
     let (addr, port) = desk.result();

@@ -13,7 +13,7 @@ use portway_datapath::{
 use crate::deliver::{deliver_seen, hand_over, sighting, to_tunnel};
 use crate::fragment::complete;
 use crate::icmp::{translate_error_to_frontend, translate_own_error};
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{Link, Packet, link};
 use crate::refuse::refuse;
 use crate::rewrite::{set_destination, set_source};
@@ -39,9 +39,9 @@ pub(crate) fn pw_from_pod(ctx: TcContext) -> i32 {
         Ok(Passed::Refused(verdict)) => (verdict, Reason::NoBackends),
         Err(reason) => (TC_ACT_SHOT, reason),
     };
-    PodTables.count_packet(reason, Direction::Egress, bytes);
+    KernelTables.count_packet(reason, Direction::Egress, bytes);
     // Our filter may still be behind our link, and would see a second time what goes on.
-    if verdict == TC_ACT_UNSPEC && PodTables.network(NetworkWord::Switches) & NodeNetwork::OWN_LINKS != 0 {
+    if verdict == TC_ACT_UNSPEC && KernelTables.network(NetworkWord::Switches) & NodeNetwork::OWN_LINKS != 0 {
         return TC_ACT_OK;
     }
     verdict
@@ -75,23 +75,23 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
         Audience::Loopback => return Err(Reason::Malformed),
     }
     complete(packet)?;
-    let mut to = PodTables.endpoint(&packet.tuple.destination);
+    let mut to = KernelTables.endpoint(&packet.tuple.destination);
     // No pod has it: what goes to one needs no look.
-    if to.is_none() && packet.tuple.destination == PodTables.hairpin(packet.family) {
+    if to.is_none() && packet.tuple.destination == KernelTables.hairpin(packet.family) {
         if matches!(packet.icmp, IcmpClass::Error) {
             translate_own_error(ctx, packet)?;
         } else {
             translate_own_answer(ctx, packet)?;
         }
-        let own = PodTables.endpoint(&packet.tuple.destination).ok_or(Reason::UnknownEndpoint)?;
+        let own = KernelTables.endpoint(&packet.tuple.destination).ok_or(Reason::UnknownEndpoint)?;
         return hand_over(ctx, packet, own).map(Passed::On);
     }
     let sighting = sighting(ctx, packet, Direction::Egress);
     if matches!(packet.icmp, IcmpClass::Error) {
         translate_error_to_frontend(ctx, packet)?;
-        to = PodTables.endpoint(&packet.tuple.destination);
+        to = KernelTables.endpoint(&packet.tuple.destination);
     } else {
-        match outgoing(&PodTables, &packet.tuple, to.is_some(), &sighting, desk) {
+        match outgoing(&KernelTables, &packet.tuple, to.is_some(), &sighting, desk) {
             Outgoing::Direct => {}
             Outgoing::ToBackend { addr, port, source_port } => {
                 set_destination(ctx, packet, addr, port)?;
@@ -99,13 +99,13 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
                     let own = packet.tuple.source;
                     set_source(ctx, packet, own, source_port)?;
                 }
-                to = PodTables.endpoint(&addr);
+                to = KernelTables.endpoint(&addr);
             }
             Outgoing::ToItself { port, source_port } => {
                 let own = packet.tuple.source;
                 set_destination(ctx, packet, own, port)?;
-                set_source(ctx, packet, PodTables.hairpin(packet.family), source_port)?;
-                to = PodTables.endpoint(&own);
+                set_source(ctx, packet, KernelTables.hairpin(packet.family), source_port)?;
+                to = KernelTables.endpoint(&own);
             }
             Outgoing::Refuse => return refuse(ctx, packet).map(Passed::Refused),
             Outgoing::Drop(reason) => return Err(reason),
@@ -124,10 +124,10 @@ fn try_from_pod(ctx: &TcContext) -> Result<Passed, Reason> {
 /// Where to for a packet that is for no pod of this node: into the tunnel, or to the node's stack.
 #[inline(always)]
 fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
-    if PodTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
-        && PodTables.ipcache(&packet.tuple.destination).is_some_and(|there| there.tunnel().is_some())
+    if KernelTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
+        && KernelTables.ipcache(&packet.tuple.destination).is_some_and(|there| there.tunnel().is_some())
     {
-        return to_tunnel(ctx, packet, PodTables.network(NetworkWord::Tunnel) as u32);
+        return to_tunnel(ctx, packet, KernelTables.network(NetworkWord::Tunnel) as u32);
     }
     Ok(TC_ACT_UNSPEC)
 }
@@ -137,7 +137,7 @@ fn leave(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
 fn translate_own_answer(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
     let sighting = sighting(ctx, packet, Direction::Egress);
     let ((addr, port), own_port): ((_, Port), Port) =
-        answer_to_itself(&PodTables, &packet.tuple, &sighting).ok_or(Reason::UnknownEndpoint)?;
+        answer_to_itself(&KernelTables, &packet.tuple, &sighting).ok_or(Reason::UnknownEndpoint)?;
     let own = packet.tuple.source;
     set_source(ctx, packet, addr, port)?;
     set_destination(ctx, packet, own, own_port)
@@ -147,6 +147,6 @@ fn translate_own_answer(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reas
 #[inline(always)]
 fn is_tunnels(packet: &Packet) -> bool {
     packet.tuple.protocol == protocol::UDP
-        && PodTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
-        && packet.tuple.destination_port.get() == (PodTables.network(NetworkWord::Tunnel) >> 32) as u16
+        && KernelTables.network(NetworkWord::Switches) & NodeNetwork::TUNNEL != 0
+        && packet.tuple.destination_port.get() == (KernelTables.network(NetworkWord::Tunnel) >> 32) as u16
 }

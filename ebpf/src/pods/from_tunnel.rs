@@ -7,7 +7,7 @@ use portway_datapath::{Direction, Family, PacketTables as _, Reason, Tables as _
 
 use crate::deliver::deliver;
 use crate::fragment::complete;
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{Link, Packet, link};
 use crate::tunnel_key::remote;
 
@@ -16,7 +16,7 @@ pub(crate) fn pw_from_tunnel(ctx: TcContext) -> i32 {
     match try_from_tunnel(&ctx) {
         Ok(verdict) => verdict,
         Err(reason) => {
-            PodTables.count_packet(reason, Direction::Ingress, ctx.len());
+            KernelTables.count_packet(reason, Direction::Ingress, ctx.len());
             TC_ACT_SHOT
         }
     }
@@ -31,16 +31,16 @@ fn try_from_tunnel(ctx: &TcContext) -> Result<i32, Reason> {
     };
     let packet = Packet::parse(ctx, family)?;
     let sender = remote(ctx).ok_or(Reason::TunnelFromStranger)?;
-    let (node, source) = (PodTables.ipcache(&sender), PodTables.ipcache(&packet.tuple.source));
+    let (node, source) = (KernelTables.ipcache(&sender), KernelTables.ipcache(&packet.tuple.source));
     if !is_of_node(sender, node.as_ref(), source.as_ref()) {
         return Err(Reason::TunnelFromStranger);
     }
-    if let Some(pod) = PodTables.endpoint(&packet.tuple.destination) {
+    if let Some(pod) = KernelTables.endpoint(&packet.tuple.destination) {
         complete(packet)?;
         return deliver(ctx, packet, pod);
     }
     // The node itself; everything else would leave again by a device.
-    match PodTables.local_address(&packet.tuple.destination) {
+    match KernelTables.local_address(&packet.tuple.destination) {
         Some(_) => Ok(TC_ACT_UNSPEC),
         None => Err(Reason::UnknownEndpoint),
     }

@@ -4,7 +4,7 @@ use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::Piece;
 use portway_datapath::{PacketTables as _, Port, Quoted, Reason, quoted_backend, quoted_frontend};
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::Packet;
 use crate::quoted::set_quoted;
 use crate::rewrite::{End, set_destination, set_source};
@@ -23,7 +23,7 @@ pub(crate) fn translate_error(ctx: &TcContext, packet: &mut Packet) -> Result<()
     if matches!(quoted.piece, Piece::Later) {
         return Ok(());
     }
-    let Some(Quoted { addr, port, own_port }) = quoted_frontend(&PodTables, &quoted.tuple) else {
+    let Some(Quoted { addr, port, own_port }) = quoted_frontend(&KernelTables, &quoted.tuple) else {
         return Ok(());
     };
     set_quoted(ctx, packet, quoted, End::Destination, addr, port)?;
@@ -51,12 +51,12 @@ pub(crate) fn translate_error_to_frontend(ctx: &TcContext, packet: &mut Packet) 
     {
         return Ok(());
     }
-    let Some(Quoted { addr, port, own_port }) = quoted_backend(&PodTables, &quoted.tuple) else {
+    let Some(Quoted { addr, port, own_port }) = quoted_backend(&KernelTables, &quoted.tuple) else {
         return Ok(());
     };
     set_quoted(ctx, packet, quoted, End::Source, addr, port)?;
     if addr == own {
-        let hairpin = PodTables.hairpin(packet.family);
+        let hairpin = KernelTables.hairpin(packet.family);
         set_quoted(ctx, packet, quoted, End::Destination, hairpin, own_port)?;
         set_source(ctx, packet, hairpin, Port::new(0))?;
     } else if own_port != quoted.tuple.destination_port {
@@ -78,7 +78,7 @@ pub(crate) fn translate_own_error(ctx: &TcContext, packet: &mut Packet) -> Resul
     let mut sent = quoted.tuple;
     sent.source = own;
     let Quoted { addr, port, own_port } =
-        quoted_frontend(&PodTables, &sent).ok_or(Reason::UnknownEndpoint)?;
+        quoted_frontend(&KernelTables, &sent).ok_or(Reason::UnknownEndpoint)?;
     set_quoted(ctx, packet, quoted, End::Source, own, own_port)?;
     set_quoted(ctx, packet, quoted, End::Destination, addr, port)?;
     set_source(ctx, packet, addr, Port::new(0))?;

@@ -1,7 +1,7 @@
 //! The packet programs of the pod network: at both ends of each pod's link, on the node's devices, on the tunnel device.
 //!
 //! An object of its own, loaded where there is a pod network, onto the same maps of services as the socket programs.
-//! Each program parses, asks a decision of `portway-datapath` over the BPF maps ([`maps::PodTables`]) and does what it says.
+//! Each program parses, asks a decision of `portway-datapath` over the BPF maps ([`maps::KernelTables`]) and does what it says.
 //!
 //! ```text
 //! pw_from_pod      tcx ingress of the node's end of a pod's link: what the pod sends

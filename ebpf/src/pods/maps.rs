@@ -10,14 +10,13 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use portway_datapath::layout::PodSizes;
 use portway_datapath::{
-    Addr, AffinityKey, AffinityValue, BackendIndex, BackendRef, BackendSlot, Counter, CpuTraffic,
-    DeviceValue, Direction, EndpointValue, ExchangeKey, ExchangeValue, Family, FlowKey, FlowMap, FlowValue,
-    FragmentKey, FragmentValue, FrontendKey, FrontendValue, IpcacheValue, LocalAddress, NetnsOptions,
-    NetworkWord, NodeConfig, NodeNetwork, PacketTables, Port, Reason, Record, ReplyKey, ReplyValue,
-    RunOffset, ServiceIndex, ServiceWord, Tables,
+    Addr, BackendRef, CpuTraffic, DeviceValue, Direction, EndpointValue, Family, FlowKey, FlowMap, FlowValue,
+    FragmentKey, FragmentValue, IpcacheValue, NetworkWord, NodeNetwork, PacketTables, Port, Reason,
+    ServiceIndex,
 };
 
-use crate::service_maps::KernelTables;
+/// The maps as the decisions see them: those of services, which the socket programs use too, and these.
+pub(crate) use crate::service_maps::KernelTables;
 
 const SIZES: PodSizes = PodSizes::DEFAULT;
 
@@ -56,9 +55,6 @@ const EXISTS: i32 = -17;
 /// Bits of an address, as prefixes of `pw_ipcache` count them.
 const ADDR_BITS: u32 = 128;
 
-/// The maps as the decisions see them.
-pub(crate) struct PodTables;
-
 /// An entry of a flow and the map that it is in.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowEntry {
@@ -66,7 +62,7 @@ pub(crate) struct FlowEntry {
     map: FlowMap,
 }
 
-impl PacketTables for PodTables {
+impl PacketTables for KernelTables {
     type Flow = FlowEntry;
 
     #[inline(always)]
@@ -290,86 +286,4 @@ fn entry(value: Option<*mut FlowValue>, map: FlowMap, tag: u32) -> Option<FlowEn
     let at = NonNull::new(value?)?;
     // SAFETY: a value of the map; memory of maps stays readable while a program runs.
     (unsafe { (*at.as_ptr()).tag } == tag).then_some(FlowEntry { at, map })
-}
-
-impl Tables for PodTables {
-    #[inline(always)]
-    fn config(&self) -> NodeConfig {
-        KernelTables.config()
-    }
-
-    #[inline(always)]
-    fn netns(&self, cookie: u64) -> Option<NetnsOptions> {
-        KernelTables.netns(cookie)
-    }
-
-    #[inline(always)]
-    fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
-        KernelTables.frontend(key)
-    }
-
-    #[inline(always)]
-    fn local_address(&self, addr: &Addr) -> Option<LocalAddress> {
-        KernelTables.local_address(addr)
-    }
-
-    #[inline(always)]
-    fn service(&self, index: ServiceIndex) -> Option<ServiceWord> {
-        KernelTables.service(index)
-    }
-
-    #[inline(always)]
-    fn record(&self, at: RunOffset) -> Option<Record> {
-        KernelTables.record(at)
-    }
-
-    #[inline(always)]
-    fn backend(&self, index: BackendIndex) -> Option<BackendSlot> {
-        KernelTables.backend(index)
-    }
-
-    #[inline(always)]
-    fn affinity(&self, key: &AffinityKey) -> Option<AffinityValue> {
-        KernelTables.affinity(key)
-    }
-
-    #[inline(always)]
-    fn set_affinity(&self, key: &AffinityKey, value: AffinityValue) {
-        KernelTables.set_affinity(key, value);
-    }
-
-    #[inline(always)]
-    fn exchange(&self, key: &ExchangeKey) -> Option<ExchangeValue> {
-        KernelTables.exchange(key)
-    }
-
-    #[inline(always)]
-    fn set_exchange(&self, key: &ExchangeKey, value: ExchangeValue) {
-        KernelTables.set_exchange(key, value);
-    }
-
-    #[inline(always)]
-    fn reply(&self, key: &ReplyKey) -> Option<ReplyValue> {
-        KernelTables.reply(key)
-    }
-
-    #[inline(always)]
-    fn set_reply(&self, key: &ReplyKey, value: ReplyValue) {
-        KernelTables.set_reply(key, value);
-    }
-
-    #[inline(always)]
-    fn random(&self) -> u32 {
-        KernelTables.random()
-    }
-
-    #[inline(always)]
-    fn now(&self) -> u64 {
-        KernelTables.now()
-    }
-
-    #[inline(always)]
-    fn count(&self, counter: Counter) {
-        KernelTables.count(counter);
-    }
 }

@@ -13,7 +13,7 @@ use portway_datapath::{
     Addr, Direction, NatKey, NatValue, NetworkWord, PacketTables as _, Reason, Tables as _,
 };
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::Packet;
 
 const SIZES: PodSizes = PodSizes::DEFAULT;
@@ -39,7 +39,7 @@ pub(crate) fn desk() -> Result<&'static mut NatDesk, Reason> {
     Ok(unsafe { &mut *desk })
 }
 
-impl NatTables for PodTables {
+impl NatTables for KernelTables {
     #[inline(always)]
     fn nat(&self, map: NatMap, key: &NatKey, into: &mut NatValue) -> bool {
         let value = match map {
@@ -107,8 +107,8 @@ impl NatTables for PodTables {
 #[inline(always)]
 pub(crate) fn node() -> NatNode {
     NatNode {
-        switches: PodTables.network(NetworkWord::Switches),
-        ports: NatPorts::from_word(PodTables.network(NetworkWord::NatPorts)),
+        switches: KernelTables.network(NetworkWord::Switches),
+        ports: NatPorts::from_word(KernelTables.network(NetworkWord::NatPorts)),
     }
 }
 

@@ -8,7 +8,7 @@ use portway_datapath::packet::{Piece, TcpFlags, protocol};
 use portway_datapath::{Family, PacketTables as _, Reason};
 
 use crate::deliver::to_pod;
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{ETHERNET, Packet, load};
 use crate::rewrite::{l4_replace, store};
 
@@ -29,7 +29,7 @@ pub(crate) fn refuse(ctx: &TcContext, packet: &Packet) -> Result<i32, Reason> {
             Family::V6 => unreachable_v6(ctx, packet)?,
         }
     }
-    let pod = PodTables.endpoint(&packet.tuple.source).ok_or(Reason::NoBackends)?;
+    let pod = KernelTables.endpoint(&packet.tuple.source).ok_or(Reason::NoBackends)?;
     store(ctx, 0, &pod.mac, 0)?;
     store(ctx, 6, &pod.node_mac, 0)?;
     Ok(to_pod(pod))

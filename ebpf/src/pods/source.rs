@@ -5,7 +5,7 @@ use aya_ebpf::programs::TcContext;
 use portway_datapath::packet::{Piece, protocol};
 use portway_datapath::{Addr, EndpointValue, Family, NetworkWord, NodeNetwork, PacketTables as _, Reason};
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{ETHERNET, Packet, load};
 
 /// IPv4 over Ethernet, as the first six bytes of an ARP packet say it.
@@ -38,7 +38,7 @@ pub(crate) fn ifindex(ctx: &TcContext) -> u32 {
 
 #[inline(always)]
 fn verifies() -> bool {
-    PodTables.network(NetworkWord::Switches) & NodeNetwork::VERIFY_SOURCE != 0
+    KernelTables.network(NetworkWord::Switches) & NodeNetwork::VERIFY_SOURCE != 0
 }
 
 /// Checks who sent `packet`; `InvalidSource` where it is not who it says. (Whose the packet is may be looked up again: a
@@ -64,7 +64,7 @@ fn is_own(ctx: &TcContext, pod: &EndpointValue, mac: &[u8; 6]) -> bool {
 
 #[inline(always)]
 fn is_own_address(ctx: &TcContext, addr: &Addr, mac: &[u8; 6]) -> bool {
-    PodTables.endpoint(addr).is_some_and(|pod| is_own(ctx, pod, mac))
+    KernelTables.endpoint(addr).is_some_and(|pod| is_own(ctx, pod, mac))
 }
 
 #[inline(always)]

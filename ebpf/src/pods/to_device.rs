@@ -9,7 +9,7 @@ use portway_datapath::{Addr, DeviceValue, Direction, Family, PacketTables as _, 
 
 use crate::fragment::complete;
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::nat::{desk, nat_packet, node, quoted};
 use crate::parse::{Link, Packet, link};
 use crate::quoted::set_quoted;
@@ -23,7 +23,7 @@ pub(crate) fn pw_to_device(ctx: TcContext) -> i32 {
     match try_to_device(&ctx) {
         Ok(()) => TC_ACT_UNSPEC,
         Err(reason) => {
-            PodTables.count_packet(reason, Direction::Egress, ctx.len());
+            KernelTables.count_packet(reason, Direction::Egress, ctx.len());
             TC_ACT_SHOT
         }
     }
@@ -39,18 +39,18 @@ fn try_to_device(ctx: &TcContext) -> Result<(), Reason> {
     // SAFETY: the kernel gives programs of this hook a valid `__sk_buff`.
     let ifindex = unsafe { core::ptr::read_volatile(&raw const (*ctx.skb.skb).ifindex) };
     // A device whose entry is not there, or just being changed, has no address: what needs one does not leave by it.
-    let device = PodTables.device(ifindex).unwrap_or(NOWHERE);
+    let device = KernelTables.device(ifindex).unwrap_or(NOWHERE);
     // What a pod sends was judged at its interface; what the node's own stack sends is not ours to drop.
     let Ok(packet) = Packet::parse(ctx, family) else { return Ok(()) };
     if let Err(reason) = complete(packet) {
-        let is_pods = PodTables.endpoint(&packet.tuple.source).is_some();
+        let is_pods = KernelTables.endpoint(&packet.tuple.source).is_some();
         return if is_pods { Err(reason) } else { Ok(()) };
     }
     if matches!(packet.icmp, IcmpClass::Error) {
         return error_to_device(ctx, packet);
     }
     let desk = desk()?;
-    match leaving(&PodTables, desk, node(), &device, &nat_packet(packet)) {
+    match leaving(&KernelTables, desk, node(), &device, &nat_packet(packet)) {
         Leaving::Unchanged => Ok(()),
         Leaving::Source => {
             let (addr, port) = desk.result();
@@ -65,7 +65,7 @@ fn try_to_device(ctx: &TcContext) -> Result<(), Reason> {
 fn error_to_device(ctx: &TcContext, packet: &mut Packet) -> Result<(), Reason> {
     let Some(quoted) = quoted(ctx, packet) else { return Ok(()) };
     let desk = desk()?;
-    match error_leaving(&PodTables, desk, node(), &packet.tuple, &nat_packet(quoted)) {
+    match error_leaving(&KernelTables, desk, node(), &packet.tuple, &nat_packet(quoted)) {
         LeavingError::Unchanged => Ok(()),
         LeavingError::About { from_pod } => {
             let (addr, port) = desk.result();

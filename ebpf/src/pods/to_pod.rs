@@ -8,7 +8,7 @@ use portway_datapath::{Direction, Family, PacketTables as _, Reason};
 
 use crate::deliver::arrive;
 use crate::fragment::complete;
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{Link, Packet, link};
 use crate::source::{Audience, audience};
 
@@ -19,7 +19,7 @@ pub(crate) fn pw_to_pod(ctx: TcContext) -> i32 {
         Ok(()) => (TC_ACT_UNSPEC, Reason::Forwarded),
         Err(reason) => (TC_ACT_SHOT, reason),
     };
-    PodTables.count_packet(reason, Direction::Ingress, bytes);
+    KernelTables.count_packet(reason, Direction::Ingress, bytes);
     verdict
 }
 

@@ -5,7 +5,7 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use portway_datapath::{Direction, Family, NumericIdentity, PacketTables as _, Reason};
 
-use crate::maps::PodTables;
+use crate::maps::KernelTables;
 use crate::parse::{Link, Packet, link};
 use crate::policy::identity;
 use crate::rewrite::store;
@@ -23,7 +23,7 @@ pub(crate) fn pw_to_tunnel(ctx: TcContext) -> i32 {
     match try_to_tunnel(&ctx) {
         Ok(()) => TC_ACT_UNSPEC,
         Err(reason) => {
-            PodTables.count_packet(reason, Direction::Egress, ctx.len());
+            KernelTables.count_packet(reason, Direction::Egress, ctx.len());
             TC_ACT_SHOT
         }
     }
@@ -38,11 +38,11 @@ fn try_to_tunnel(ctx: &TcContext) -> Result<(), Reason> {
         Link::Arp | Link::Other => return Err(Reason::UnknownEndpoint),
     };
     let packet = Packet::parse(ctx, family)?;
-    let place = PodTables.ipcache(&packet.tuple.destination);
+    let place = KernelTables.ipcache(&packet.tuple.destination);
     let node = place.and_then(|value| value.tunnel()).ok_or(Reason::UnknownEndpoint)?;
     store(ctx, SOURCE_MAC, &SENDER, 0)?;
     // What is no pod's is this node's own: nobody else's packets come here.
-    let sender = match PodTables.endpoint(&packet.tuple.source) {
+    let sender = match KernelTables.endpoint(&packet.tuple.source) {
         Some(pod) => identity(pod),
         None => NumericIdentity::HOST,
     };
