@@ -16,6 +16,7 @@ pub mod ipam;
 pub mod ipcache;
 pub mod lock;
 pub mod maps;
+mod netlink;
 pub mod network;
 pub mod node;
 pub mod programs;

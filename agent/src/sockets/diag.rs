@@ -1,26 +1,16 @@
 //! sock_diag(7): the sockets of one network namespace, and closing one (`SOCK_DESTROY`).
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
-};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::SockProtocol;
 use portway_datapath::{Addr, Family, Port, Protocol};
 
-// include/uapi/linux/sock_diag.h, netlink.h.
+use crate::netlink::{NLM_F_DUMP, Netlink, attribute, number};
+
+// include/uapi/linux/sock_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-/// Bytes of `struct nlmsghdr`.
-const HEADER: usize = 16;
 
 // include/uapi/linux/inet_diag.h: `struct inet_diag_sockid`, `inet_diag_req_v2` (8 bytes, then the id) and
 // `inet_diag_msg` (4 bytes, the id, 20 bytes).
@@ -54,15 +44,10 @@ const NOBODY: [u8; ID] = {
 
 /// A kernel that does not answer; it does so at once.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A part of a dump is at most 32 KiB (`netlink_dump`).
-const BUFFER: usize = 64 * 1024;
 
-/// A netlink socket; it sees the namespace that the thread was in when it was opened.
+/// Sees the sockets of the namespace that the thread was in when it was opened.
 #[derive(Debug)]
-pub(super) struct Diag {
-    fd: OwnedFd,
-    sequence: u32,
-}
+pub(super) struct Diag(Netlink);
 
 /// A socket as the kernel names it.
 #[derive(Clone, Copy, Debug)]
@@ -87,17 +72,13 @@ pub(super) enum DiagError {
 
 impl From<Errno> for DiagError {
     fn from(errno: Errno) -> Self {
-        Self::Refused(errno)
+        if errno == Errno::EBADMSG { Self::Malformed } else { Self::Refused(errno) }
     }
 }
 
 impl Diag {
     pub(super) fn open() -> Result<Self, DiagError> {
-        let (kind, flags) = (SockType::Datagram, SockFlag::SOCK_CLOEXEC);
-        let fd = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkSockDiag)?;
-        let patience = TimeVal::new(i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX), 0);
-        setsockopt(&fd, ReceiveTimeout, &patience)?;
-        Ok(Self { fd, sequence: 0 })
+        Ok(Self(Netlink::open(SockProtocol::NetlinkSockDiag, PATIENCE)?))
     }
 
     /// Sockets of this family and protocol that are connected to somebody; IPv6 ones may be connected to mapped
@@ -117,13 +98,13 @@ impl Diag {
         let mut request = [0; REQUEST];
         request[..3].copy_from_slice(&[family as u8, protocol.number(), info]);
         request[4..8].copy_from_slice(&CONNECTED.to_ne_bytes());
-        self.send(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &request)?;
-        self.answers(|kind, body| {
+        let listed = self.0.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &request, |kind, body| {
             if kind == SOCK_DIAG_BY_FAMILY {
-                each(Socket::parse(body, protocol).ok_or(DiagError::Malformed)?);
+                each(Socket::parse(body, protocol).ok_or(Errno::EBADMSG)?);
             }
             Ok(())
-        })
+        });
+        Ok(listed?)
     }
 
     /// Closes a socket: its owner's calls fail with `ECONNABORTED`.
@@ -135,8 +116,7 @@ impl Diag {
         request[..2].copy_from_slice(&[socket.family, socket.protocol.number()]);
         request[4..8].copy_from_slice(&CONNECTED.to_ne_bytes());
         request[8..].copy_from_slice(&socket.id);
-        self.send(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, &request)?;
-        self.answers(|_, _| Ok(()))
+        Ok(self.0.ask(SOCK_DESTROY, 0, &request, |_, _| Ok(()))?)
     }
 
     /// Whether sockets of this protocol can be listed and closed here. Closes none: it asks for one that cannot be.
@@ -156,61 +136,6 @@ impl Diag {
             Err(error) => Err(error),
         }
     }
-
-    fn send(&mut self, kind: u16, flags: u16, body: &[u8; REQUEST]) -> Result<(), DiagError> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut message = [0; HEADER + REQUEST];
-        message[..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
-        message[4..6].copy_from_slice(&kind.to_ne_bytes());
-        message[6..8].copy_from_slice(&flags.to_ne_bytes());
-        message[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        message[HEADER..].copy_from_slice(body);
-        send(self.fd.as_raw_fd(), &message, MsgFlags::empty())?;
-        Ok(())
-    }
-
-    /// The messages that answer the last request, up to its end.
-    fn answers(
-        &mut self,
-        mut each: impl FnMut(u16, &[u8]) -> Result<(), DiagError>,
-    ) -> Result<(), DiagError> {
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            let len = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            let mut rest = buffer.get(..len).ok_or(DiagError::Malformed)?;
-            while !rest.is_empty() {
-                let len = number(rest, 0).ok_or(DiagError::Malformed)? as usize;
-                let message = rest.get(..len).ok_or(DiagError::Malformed)?;
-                let body = message.get(HEADER..).ok_or(DiagError::Malformed)?;
-                // Late answers to a request that was given up.
-                let is_ours = number(message, 8) == Some(self.sequence);
-                let kind = message.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
-                match kind {
-                    Some(NLMSG_ERROR) if is_ours => return failure(body),
-                    // A dump's end has its errno.
-                    Some(NLMSG_DONE) if is_ours => {
-                        return if body.len() < size_of::<i32>() { Ok(()) } else { failure(body) };
-                    }
-                    Some(kind) if is_ours => each(kind, body)?,
-                    Some(_) => {}
-                    None => return Err(DiagError::Malformed),
-                }
-                rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-            }
-        }
-    }
-}
-
-/// A negative errno, or 0.
-fn failure(body: &[u8]) -> Result<(), DiagError> {
-    match number(body, 0).ok_or(DiagError::Malformed)?.cast_signed() {
-        0 => Ok(()),
-        errno => Err(DiagError::Refused(Errno::from_raw(errno.wrapping_neg()))),
-    }
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + size_of::<u32>())?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 impl Socket {
@@ -238,17 +163,6 @@ impl Socket {
             protocol,
             id,
         })
-    }
-}
-
-/// The payload of the first attribute of a kind.
-fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
-        let len = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
-        if u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?) == kind {
-            return rest.get(4..len);
-        }
-        rest = rest.get(len.max(4).next_multiple_of(4)..)?;
     }
 }
 
@@ -288,9 +202,5 @@ mod tests {
     fn what_is_no_socket_is_not_parsed() {
         assert!(Socket::parse(&[0; MESSAGE - 1], Protocol::TCP).is_none());
         assert!(Socket::parse(&[0; MESSAGE], Protocol::TCP).is_some());
-        // An attribute of no length does not hold up, nor one longer than the message.
-        assert_eq!(attribute(&[0; 8], INET_DIAG_INFO), None);
-        assert_eq!(attribute(&[9, 0, 2, 0, 1], INET_DIAG_INFO), None);
-        assert_eq!(attribute(&[5, 0, 2, 0, 1], INET_DIAG_INFO), Some(&[1][..]));
     }
 }

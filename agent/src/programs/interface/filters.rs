@@ -7,9 +7,10 @@ use nix::errno::Errno;
 use nix::net::if_::if_nameindex;
 
 use super::super::error::ProgramError;
-use super::netlink::{Message, Route, TcTarget, attribute, number};
+use super::netlink::{Message, Route, TcTarget};
 use super::{AttachedInterface, InterfaceChange, InterfaceHook};
 use crate::bpf::number as descriptor;
+use crate::netlink::{NLM_F_DUMP, attribute, number};
 
 // include/uapi/linux/rtnetlink.h, netlink.h, pkt_sched.h, pkt_cls.h.
 const RTM_NEWQDISC: u16 = 36;
@@ -21,7 +22,6 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_EXCL: u16 = 0x200;
 /// Before Linux 6.7 who asks for a qdisc gets it with this alone.
 const NLM_F_ECHO: u16 = 8;
-const NLM_F_DUMP: u16 = 0x300;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 const TC_H_MIN_INGRESS: u32 = 0xffff_fff2;
 const TC_H_MIN_EGRESS: u32 = 0xffff_fff3;
