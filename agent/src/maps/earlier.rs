@@ -22,7 +22,7 @@ use super::error::MapError;
 use super::grace::RcuWaiter;
 use super::layout::MapId;
 use super::numbering::{Numbering, fits};
-use super::set::is_missing;
+use super::set::{is_missing, unpin};
 use super::sys::{Access, Expect, RawMap};
 use super::{KernelTables, MapReader};
 use crate::versions;
@@ -85,12 +85,7 @@ impl KernelTables {
     /// Lets the earlier maps go, when no program reads them.
     pub fn forget_earlier(&mut self) -> Result<(), MapError> {
         for path in std::mem::take(&mut self.earlier.pins) {
-            match std::fs::remove_file(&path) {
-                Err(source) if !is_missing(&source) => {
-                    return Err(MapError::Pin { action: "remove", path, source });
-                }
-                Ok(()) | Err(_) => {}
-            }
+            unpin(&path)?;
         }
         self.earlier.sources.clear();
         Ok(())

@@ -15,7 +15,7 @@ use super::error::MapError;
 use super::layout::{LayoutDifference, LayoutField, MapId};
 use super::numbering::{Numbering, fits};
 use super::reader::MapReader;
-use super::set::{MapSet, is_missing, pin_dir};
+use super::set::{MapSet, is_missing, pin_dir, unpin};
 use super::sys::{Access, RawMap, is_bpf_fs};
 use crate::versions;
 
@@ -142,7 +142,7 @@ fn assemble(dir: &Path, sizes: &Sizes, anew: Option<Reason>) -> Result<(MapSet, 
     // Every old pin goes before the first new one comes: a start that ends between leaves pins missing, and the next
     // one begins anew. Old and new maps side by side could pass for one set, and programs may still run on the old.
     for map in &new {
-        unpin(dir, *map)?;
+        unpin(&dir.join(map.name()))?;
     }
     for map in new {
         if let Some(raw) = maps.get(&map) {
@@ -213,15 +213,6 @@ fn create(map: MapId, sizes: &Sizes) -> Result<RawMap, MapError> {
         entries: layout.entries,
         source,
     })
-}
-
-fn unpin(dir: &Path, map: MapId) -> Result<(), MapError> {
-    let path = dir.join(map.name());
-    match std::fs::remove_file(&path) {
-        Ok(()) => Ok(()),
-        Err(e) if is_missing(&e) => Ok(()),
-        Err(source) => Err(MapError::Pin { action: "remove", path, source }),
-    }
 }
 
 impl fmt::Display for Published {

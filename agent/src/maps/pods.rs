@@ -21,7 +21,6 @@ mod reader;
 mod tables;
 
 pub use earlier::{EarlierFlows, PodAdopted};
-pub use intact::PodPinFault;
 pub use layout::PodMapId;
 pub use open::PodOpening;
 pub use reader::{PodMapFacts, PodReader};

@@ -17,7 +17,7 @@ use portway_model::tables::{ServiceDump, TableDump};
 use super::check::{Inconsistency, check_header};
 use super::error::MapError;
 use super::layout::{MapId, MapKind};
-use super::set::{MapSet, is_missing, pin_dir};
+use super::set::{MapSet, open_to_read, pin_dir};
 use super::sys::{Access, RawMap, bytes_of, from_bytes};
 
 /// Reads the maps: beside the agent's owner task, or in another process, also with the agent down. Cheap to clone.
@@ -43,21 +43,8 @@ impl MapReader {
     pub fn open(bpf_root: &Path) -> Result<Self, MapError> {
         let dir = pin_dir(bpf_root);
         let maps = MapSet::new(Access::ReadOnly, |map| {
-            let path = dir.join(map.name());
-            let raw = RawMap::open(&path, Access::ReadOnly).map_err(|source| {
-                if is_missing(&source) {
-                    MapError::NoMaps { dir: dir.clone() }
-                } else {
-                    MapError::Pin { action: "open", path, source }
-                }
-            })?;
-            // Any size will do.
-            let mut wanted = map.layout(&Sizes::DEFAULT);
-            wanted.entries = raw.info().entries;
-            match wanted.difference(raw.info()) {
-                Some(difference) => Err(MapError::Layout(difference)),
-                None => Ok(raw),
-            }
+            open_to_read(&dir, map.name(), map.layout(&Sizes::DEFAULT))?
+                .ok_or_else(|| MapError::NoMaps { dir: dir.clone() })
         })?;
         Ok(Self { maps: Arc::new(maps) })
     }

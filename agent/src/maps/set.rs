@@ -5,7 +5,7 @@ use portway_datapath::layout::{LAYOUT_VERSION, MAGLEV_SLOTS, Sizes};
 
 use super::array::Array;
 use super::error::MapError;
-use super::layout::MapId;
+use super::layout::{MapId, MapLayout};
 use super::sys::{Access, RawMap};
 
 /// Every map, open.
@@ -110,6 +110,49 @@ pub fn pin_dir(bpf_root: &Path) -> PathBuf {
 /// Where a map is pinned; for the loader's `map_pin_path`.
 pub fn pin_path(bpf_root: &Path, map: MapId) -> PathBuf {
     pin_dir(bpf_root).join(map.name())
+}
+
+/// Opens a pinned map for reading alone, whatever its size; `None` where there is none.
+pub(super) fn open_to_read(
+    dir: &Path,
+    name: &str,
+    mut wanted: MapLayout,
+) -> Result<Option<RawMap>, MapError> {
+    let path = dir.join(name);
+    let raw = match RawMap::open(&path, Access::ReadOnly) {
+        Ok(raw) => raw,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(source) => return Err(MapError::Pin { action: "open", path, source }),
+    };
+    wanted.entries = raw.info().entries;
+    match wanted.difference(raw.info()) {
+        Some(difference) => Err(MapError::Layout(difference)),
+        None => Ok(Some(raw)),
+    }
+}
+
+/// Removes a pin; false where there is none.
+pub(super) fn unpin(path: &Path) -> Result<bool, MapError> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(e) if is_missing(&e) => Ok(false),
+        Err(source) => Err(MapError::pin("remove", path)(source)),
+    }
+}
+
+/// Puts a map under a name in one step: whoever opens it finds what was there or this map.
+pub(super) fn pin_over(raw: &RawMap, dir: &Path, name: &str) -> Result<(), MapError> {
+    let (next, path) = (dir.join("pw_next"), dir.join(name));
+    unpin(&next)?;
+    raw.pin(&next).map_err(MapError::pin("pin", &next))?;
+    std::fs::rename(&next, &path).map_err(MapError::pin("rename to", &path))
+}
+
+/// The same where somebody may have removed the directory of the pins, too.
+pub(super) fn pin_again(raw: &RawMap, bpf_root: &Path, name: &str) -> Result<(), MapError> {
+    let dir = pin_dir(bpf_root);
+    std::fs::create_dir_all(&dir).map_err(MapError::pin("make", &dir))?;
+    pin_over(raw, &dir, name)
 }
 
 pub(super) fn is_missing(error: &io::Error) -> bool {

@@ -11,7 +11,7 @@ use portway_model::plan::{Damage, Difference};
 use super::super::metrics::Counted;
 use super::Datapath;
 use crate::api;
-use crate::maps::PinFault;
+use crate::maps::{MapId, PinFault};
 use crate::programs::{LinkFault, LinkFaultKind, Links, OtherProgram};
 
 /// What a look needs beside maps and programs.
@@ -41,7 +41,7 @@ pub(in crate::app) struct Expected<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::app) enum Finding {
     Program(LinkFault),
-    Pin(PinFault),
+    Pin(PinFault<MapId>),
     Element(Damage),
     Address { addr: Addr, held: Option<LocalAddress>, wanted: Option<LocalAddress> },
     Settings { held: NodeConfig, wanted: NodeConfig },

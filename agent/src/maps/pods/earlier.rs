@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::PodTables;
 use super::layout::{Content, PodMapId};
 use crate::maps::error::MapError;
-use crate::maps::set::is_missing;
+use crate::maps::set::{is_missing, unpin};
 use crate::maps::sys::{Access, Expect, RawMap};
 use crate::maps::writer::insert;
 
@@ -69,16 +69,11 @@ impl EarlierFlows {
     /// # Errors
     /// A pin cannot be removed; the others are.
     pub fn forget(self) -> Result<(), MapError> {
-        let mut failed = None;
+        let mut done = Ok(());
         for path in self.pins {
-            match std::fs::remove_file(&path) {
-                Err(source) if !is_missing(&source) => {
-                    failed = Some(MapError::Pin { action: "remove", path, source });
-                }
-                Ok(()) | Err(_) => {}
-            }
+            done = unpin(&path).map(drop).and(done);
         }
-        failed.map_or(Ok(()), Err)
+        done
     }
 
     /// What an agent that did not end its own takeover left in `dir`.

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use portway_datapath::layout::PodSizes;
@@ -11,7 +11,7 @@ use super::{PodMaps, PodReader, PodTables};
 use crate::maps::error::MapError;
 use crate::maps::layout::{LayoutDifference, LayoutField};
 use crate::maps::open::Origin;
-use crate::maps::set::{is_missing, pin_dir};
+use crate::maps::set::{is_missing, pin_dir, pin_over, unpin};
 use crate::maps::sys::{Access, Expect, RawMap, is_bpf_fs};
 use crate::maps::writer::insert;
 
@@ -71,12 +71,8 @@ impl PodTables {
         // Last the one that says that there is something to remove.
         for map in PodMapId::ALL.into_iter().rev() {
             for path in [earlier::pin(&dir, map), dir.join(map.name())] {
-                match std::fs::remove_file(&path) {
-                    Ok(()) => {
-                        removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()))
-                    }
-                    Err(e) if is_missing(&e) => {}
-                    Err(source) => return Err(MapError::Pin { action: "remove", path, source }),
+                if unpin(&path)? {
+                    removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
                 }
             }
         }
@@ -121,7 +117,7 @@ fn open_one(
         (Content::Learned, Some(old)) => earlier.add(dir, map, old)?,
         (Content::Written | Content::Learned | Content::Passing, _) => {}
     }
-    pin_over(&raw, dir, &path)?;
+    pin_over(&raw, dir, map.name())?;
     Ok((raw, origin))
 }
 
@@ -144,15 +140,4 @@ fn copy_written(map: PodMapId, old: &RawMap, new: &RawMap) -> Result<(), MapErro
         }
         Some(_) | None => Ok(()),
     }
-}
-
-/// Puts a map under a name in one step: whoever opens it finds the old map or the new one.
-pub(super) fn pin_over(raw: &RawMap, dir: &Path, path: &Path) -> Result<(), MapError> {
-    let next: PathBuf = dir.join("pw_next");
-    match std::fs::remove_file(&next) {
-        Err(e) if !is_missing(&e) => return Err(MapError::pin("remove", &next)(e)),
-        Ok(()) | Err(_) => {}
-    }
-    raw.pin(&next).map_err(MapError::pin("pin", &next))?;
-    std::fs::rename(&next, path).map_err(MapError::pin("rename to", path))
 }

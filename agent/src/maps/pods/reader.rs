@@ -12,8 +12,8 @@ use super::PodMaps;
 use super::layout::PodMapId;
 use crate::maps::error::MapError;
 use crate::maps::layout::MapKind;
-use crate::maps::set::{is_missing, pin_dir};
-use crate::maps::sys::{Access, RawMap, from_bytes};
+use crate::maps::set::{open_to_read, pin_dir};
+use crate::maps::sys::{Access, from_bytes};
 
 /// Reads the maps of the pod network: beside the agent, or in another process, also with the agent down. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,21 +39,8 @@ impl PodReader {
     pub fn open(bpf_root: &Path) -> Result<Self, MapError> {
         let dir = pin_dir(bpf_root);
         let maps = PodMaps::new(Access::ReadOnly, |map| {
-            let path = dir.join(map.name());
-            let raw = RawMap::open(&path, Access::ReadOnly).map_err(|source| {
-                if is_missing(&source) {
-                    MapError::NoPodMaps { dir: dir.clone() }
-                } else {
-                    MapError::Pin { action: "open", path, source }
-                }
-            })?;
-            // Any size will do.
-            let mut wanted = map.layout(&PodSizes::DEFAULT);
-            wanted.entries = raw.info().entries;
-            match wanted.difference(raw.info()) {
-                Some(difference) => Err(MapError::Layout(difference)),
-                None => Ok(raw),
-            }
+            open_to_read(&dir, map.name(), map.layout(&PodSizes::DEFAULT))?
+                .ok_or_else(|| MapError::NoPodMaps { dir: dir.clone() })
         })?;
         Ok(Self { maps: Arc::new(maps) })
     }
