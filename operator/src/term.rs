@@ -52,8 +52,8 @@ impl Guard {
         match self {
             Self::Refused | Self::Unknown(_) => None,
             Self::Taken => Some(format!(
-                "late writes of a replica that led before are not refused as such: there is no ValidatingAdmissionPolicy {POLICY} \
-                 (the chart's operator.termPolicy)"
+                "late writes of a replica that led before are not refused as such: there is no ValidatingAdmissionPolicy {POLICY}, \
+                 which the chart makes from Kubernetes 1.30 on"
             )),
             Self::AllRefused(problem) => Some(format!(
                 "the ValidatingAdmissionPolicy {POLICY} refuses every write; does its binding name this operator's lease? {problem}"
