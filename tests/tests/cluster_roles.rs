@@ -203,7 +203,8 @@ fn the_operator_of_every_set_works_with_the_roles_of_that_set() -> Result<()> {
         let control_plane = ControlPlane::start(&namespace)?;
         let client = control_plane.client();
         for rule in chart::rules(&set)? {
-            client.apply(&rule)?;
+            client.delete_if_there(&rule)?;
+            client.create(&rule)?;
         }
         let config = chart::config(&set)?;
         let dir = tempfile::tempdir()?;
