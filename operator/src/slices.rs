@@ -5,6 +5,7 @@
 //! the slice's UID and version, or by its name; where nobody has touched that slice since, what it adds is right or is taken
 //! out by the next turn.
 
+mod left;
 mod limits;
 mod metrics;
 mod plan;
@@ -15,6 +16,7 @@ mod tests;
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub use left::Left;
 pub use limits::{LimitsError, RateLimits};
 pub use metrics::Metrics;
 pub use plan::{Filling, Mode, Planned, plan};

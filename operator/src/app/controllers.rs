@@ -47,8 +47,9 @@ impl Instruments {
 /// their turns.
 pub fn all(config: &Config, instruments: &Instruments) -> Vec<Box<dyn Controller>> {
     let mut all: Vec<Box<dyn Controller>> = Vec::new();
-    if let Some(config) = &config.endpoints.slices {
-        all.push(Box::new(Slices::new(config.clone(), instruments.slices.clone())));
+    match &config.endpoints.slices {
+        Some(config) => all.push(Box::new(Slices::new(config.clone(), instruments.slices.clone()))),
+        None => all.push(Box::new(slices::Left::new(config.namespace.clone()))),
     }
     if !config.endpoints.gc_interval.is_zero() {
         let config = endpoint_gc::Config { interval: config.endpoints.gc_interval };
