@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portway_claims::{Allocator, Change, News, Place};
+use portway_claims::{Allocator, Change, News, Place, reserve};
 use portway_model::identity::NumberRange;
 use portway_model::k8s::{Event, Object, ObjectKey, ObjectKind};
 use portway_model::labels::Labels;
@@ -367,8 +367,3 @@ pub const NAME: &str = "identities";
 
 /// What it looks at.
 pub const KINDS: &[Kind] = &[Kind::Pod, Kind::Namespace, Kind::CiliumIdentity];
-
-/// One number in 64, at most 1,024: pods of the cluster itself start when users have taken all others.
-fn reserve(range: NumberRange) -> usize {
-    (range.count() / 64).min(1024) as usize
-}

@@ -6,6 +6,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use portway_claims::SYSTEM_NAMESPACE;
 use portway_model::labels::{LabelFilter, Labels, security_labels};
 
 use crate::observed::{Namespace, Observed, Pod};
@@ -142,7 +143,7 @@ impl Wishes {
 impl Rules {
     fn urgency(&self, namespace: &Namespace) -> Urgency {
         match &*namespace.meta.name {
-            "kube-system" => Urgency::System,
+            SYSTEM_NAMESPACE => Urgency::System,
             name if *name == *self.namespace => Urgency::System,
             _ if namespace.has_priority => Urgency::Priority,
             _ => Urgency::Ordinary,

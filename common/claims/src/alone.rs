@@ -77,9 +77,9 @@ impl Allocator {
             (Some(number), _) => vec![News::Held(number)],
             // It is used until there is another one, unless it is another label set's.
             (None, Place::Held(before)) if self.observed.is_taken(before) => {
-                vec![News::Lost(before), News::Obstacle(holding::exhausted(self.room.range()))]
+                vec![News::Lost(before), News::Obstacle(holding::exhausted(self.room.range(), 0))]
             }
-            (None, _) => vec![News::Obstacle(holding::exhausted(self.room.range()))],
+            (None, _) => vec![News::Obstacle(holding::exhausted(self.room.range(), 0))],
         };
         self.changes.extend(news.into_iter().map(|news| Change { labels: labels.clone(), news }));
     }

@@ -107,14 +107,16 @@ impl Allocator {
 
     /// Sets going what is due for a label set, and tells what it came to.
     pub(crate) fn drive(&mut self, labels: &Labels) {
+        let kept = self.kept_from(labels);
         let Source::Api { requests, .. } = &self.source else { return };
         let Some(holding) = self.held.get_mut(labels).filter(|holding| !holding.is_busy) else { return };
         if holding.is_restored(self.synced, &self.observed.seen(labels)) {
             return;
         }
         let serial = holding.serial;
-        let action = holding.next(|number| self.room.is_taken_for(number, serial));
-        let news = holding.news(action, self.room.range());
+        let has_room = self.room.has_more_for(serial, kept);
+        let action = holding.next(|number| !has_room || self.room.is_taken_for(number, serial));
+        let news = holding.news(action, self.room.range(), kept);
         if let Some(seconds) = holding.settled_in(action) {
             self.counts.allocated += 1;
             self.counts.seconds += seconds;
@@ -193,13 +195,14 @@ impl Allocator {
         }));
     }
 
-    /// A number is free again: as many label sets that had found none look again as there are numbers.
+    /// A number is free again: as many label sets that had found none look again as there are numbers
+    /// for them.
     pub(crate) fn retry_exhausted(&mut self) {
         let exhausted = self.held.iter().filter(|(_, holding)| holding.is_exhausted);
         let exhausted: Vec<_> = exhausted.map(|(labels, _)| labels.clone()).collect();
         for labels in exhausted {
-            if self.room.free() == 0 {
-                break;
+            if self.room.free() <= self.kept_from(&labels) {
+                continue;
             }
             if let Some(holding) = self.held.get_mut(&labels) {
                 holding.pause_is_over();

@@ -7,17 +7,23 @@ use portway_model::identity::{Action, Claim, Identities, NumberRange, Outcome, S
 use portway_model::labels::Labels;
 use portway_runtime::kubernetes::RequestError;
 
-use super::{News, Place, Role};
+use super::{News, Place, Role, SYSTEM_NAMESPACE};
 
-/// For people.
-pub(super) fn exhausted(range: NumberRange) -> String {
-    let count = range.count();
+/// For people. `kept`: for whom the label set is not.
+pub(super) fn exhausted(range: NumberRange, kept: usize) -> String {
     // As people write it; there are fewer than a million.
-    let count =
-        if count < 1000 { count.to_string() } else { format!("{},{:03}", count / 1000, count % 1000) };
+    let written = |count: usize| match (count / 1000, count % 1000) {
+        (0, count) => count.to_string(),
+        (thousands, rest) => format!("{thousands},{rest:03}"),
+    };
+    let but = match kept {
+        0 => String::new(),
+        kept => format!(" but {}, which are kept for namespace {SYSTEM_NAMESPACE}", written(kept)),
+    };
     format!(
-        "all {count} numbers of identities are taken: fewer different label sets are needed \
-         (`labels` says which labels count)"
+        "all {} numbers of identities are taken{but}: fewer different label sets are needed (`labels` says which labels \
+         count)",
+        written(range.count() as usize)
     )
 }
 
@@ -245,7 +251,7 @@ impl Holding {
     }
 
     /// What is to be told of it, once.
-    pub(super) fn news(&mut self, action: Action, range: NumberRange) -> Vec<News> {
+    pub(super) fn news(&mut self, action: Action, range: NumberRange, kept: usize) -> Vec<News> {
         let How::Claim(claim) = &self.how else { return Vec::new() };
         self.is_exhausted = action == Action::Exhausted;
         let lost = std::mem::take(&mut self.lost);
@@ -259,7 +265,7 @@ impl Holding {
             Action::Refer { number } => (Told::Settled(number), News::Settled(number)),
             Action::Hold { number } => (Told::Held(number), News::Held(number)),
             Action::Wait => (Told::Waits, News::Obstacle(WAITS.to_owned())),
-            Action::Exhausted => (Told::Exhausted, News::Obstacle(exhausted(range))),
+            Action::Exhausted => (Told::Exhausted, News::Obstacle(exhausted(range, kept))),
             Action::List
             | Action::Create { .. }
             | Action::Delete { .. }

@@ -43,9 +43,23 @@ use holding::Holding;
 use requests::Requests;
 use room::Room;
 
+/// Whose pods the cluster itself needs.
+pub const SYSTEM_NAMESPACE: &str = "kube-system";
+
+/// How many numbers of a range are left to who goes first, when all others have taken the rest: one in 64, at most 1,024.
+/// Agents leave them to [`SYSTEM_NAMESPACE`]; the operator, which knows of more, begins no claim where they would be touched.
+/// Claims that look at the same moment may take a few of them.
+pub fn reserve(range: NumberRange) -> usize {
+    (range.count() / 64).min(1024) as usize
+}
+
 /// So many of the range are told of: four of five.
 const fn alarming(range: NumberRange) -> usize {
     (range.count() / 5 * 4) as usize
+}
+
+fn is_system(labels: &Labels) -> bool {
+    labels.namespace().is_some_and(|namespace| **namespace == *SYSTEM_NAMESPACE)
 }
 
 /// Where a label set's number is.
@@ -169,6 +183,15 @@ impl Allocator {
         })
     }
 
+    /// How many free numbers the label set leaves to others.
+    fn kept_from(&self, labels: &Labels) -> usize {
+        match self.source {
+            Source::Api { role: Role::User(_), .. } if !is_system(labels) => reserve(self.room.range()),
+            // Whose claims a keeper begins it decides itself; numbers of a node alone are nobody else's.
+            Source::Api { .. } | Source::Alone(_) => 0,
+        }
+    }
+
     /// How many numbers nobody has, as far as is known.
     pub fn free(&self) -> usize {
         self.room.free()
@@ -203,7 +226,7 @@ impl Allocator {
             Source::Alone(alone) => {
                 let number = alone.hold(labels, before, &self.observed);
                 if number.is_none() {
-                    let news = News::Obstacle(holding::exhausted(self.room.range()));
+                    let news = News::Obstacle(holding::exhausted(self.room.range(), 0));
                     self.changes.push_back(Change { labels: labels.clone(), news });
                 }
                 Holding::given(number, self.serial)

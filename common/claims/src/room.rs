@@ -63,6 +63,12 @@ impl Room {
         self.retain(|of, other| of == number || other != claim);
     }
 
+    /// Whether there are more than `kept` for a claim, its own attempt among them. O(numbers that are being made).
+    pub(crate) fn has_more_for(&self, claim: u64, kept: usize) -> bool {
+        let own = self.attempts.values().filter(|other| **other == claim).count();
+        self.free + own > kept
+    }
+
     /// How many are free.
     pub(crate) const fn free(&self) -> usize {
         self.free

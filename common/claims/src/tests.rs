@@ -11,6 +11,7 @@ use super::*;
 use crate::fake_api::{FakeApi, uid};
 
 mod keeper;
+mod reserve;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -50,7 +51,7 @@ fn all_but_one() -> (Allocator, NumericIdentity, Vec<NumericIdentity>) {
 
 /// Said where no number is free.
 fn exhausted() -> News {
-    News::Obstacle(holding::exhausted(NumberRange::of_cluster(0)))
+    News::Obstacle(holding::exhausted(NumberRange::of_cluster(0), 0))
 }
 
 fn changes(allocator: &mut Allocator) -> Vec<(Labels, News)> {

@@ -105,7 +105,7 @@ async fn a_number_that_becomes_free_is_taken_by_one_that_waits_for_it() {
     allocator.observe(&shown(&api, NUMBER));
     allocator.hold(&labels("db"), None);
     allocator.hold(&labels("dns"), None);
-    let waits = || News::Obstacle(holding::exhausted(range(300, 300)));
+    let waits = || News::Obstacle(holding::exhausted(range(300, 300), 0));
     assert_eq!(changes(&mut allocator), [(labels("db"), waits()), (labels("dns"), waits())]);
     assert!(allocator.is_exhausted(&labels("db")) && allocator.is_exhausted(&labels("dns")));
     allocator.release(&labels("web"));

@@ -1,0 +1,59 @@
+//! The last numbers are the system's, whoever makes identities.
+
+use super::*;
+
+const ALL: NumberRange = NumberRange::of_cluster(0);
+
+fn of(namespace: &str, app: &str) -> Labels {
+    Labels::new([Label::new("k8s", "app", app), Label::new("k8s", "io.kubernetes.pod.namespace", namespace)])
+}
+
+/// An agent's, in a cluster that has all numbers but so many.
+async fn but(free: usize) -> (FakeApi, Allocator, Vec<NumericIdentity>) {
+    let (api, client) = FakeApi::start().await;
+    let mut allocator = Allocator::from_api(client, Right::Create, 0);
+    let taken: Vec<_> = ALL.numbers_from(ALL.first()).take(ALL.count() as usize - free).collect();
+    for number in &taken {
+        allocator.observe(&identity(*number, &format!("app-{number}")));
+    }
+    (api, allocator, taken)
+}
+
+#[tokio::test]
+async fn the_last_numbers_are_left_to_pods_of_the_system() {
+    let (api, mut allocator, taken) = but(reserve(ALL)).await;
+    allocator.hold(&of("shop", "web"), None);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    let News::Obstacle(reason) = &change.news else { panic!("{change:?}") };
+    assert!(reason.contains("all 65,280 numbers") && reason.contains("but 1,020"), "{reason}");
+    assert!(reason.contains("namespace kube-system"), "{reason}");
+    assert!(allocator.is_exhausted(&of("shop", "web")));
+    assert_eq!(api.writes(), Vec::<String>::new());
+
+    allocator.hold(&of("kube-system", "dns"), None);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert_eq!(change.labels, of("kube-system", "dns"));
+    assert!(matches!(change.news, News::Settled(_)), "{change:?}");
+    assert_eq!(allocator.free(), reserve(ALL) - 1);
+
+    // One that comes back is the system's still, the next is anybody's.
+    assert!(!api.writes().is_empty(), "of the system's");
+    allocator.observe(&gone(taken[0]));
+    assert!(allocator.is_exhausted(&of("shop", "web")));
+    allocator.observe(&gone(taken[1]));
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert_eq!(change.labels, of("shop", "web"));
+    assert!(matches!(change.news, News::Settled(_)), "{change:?}");
+}
+
+#[tokio::test]
+async fn a_label_set_that_is_being_made_does_not_stand_in_its_own_way() {
+    let (api, mut allocator, _) = but(reserve(ALL) + 1).await;
+    // Whether its identity was made is not known: the number is its own until a list has shown that it was not.
+    api.refuse(&[500]);
+    allocator.hold(&of("shop", "web"), None);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert!(matches!(change.news, News::Obstacle(_)), "{change:?}");
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert!(matches!(change.news, News::Settled(_)), "{change:?}");
+}
