@@ -41,6 +41,7 @@ pub(super) fn read(reader: &mut Reader<'_>, ipam: &Ipam, namespace: &str) -> Nod
             agents,
             selector,
             interval,
+            has_slices: reader.bool("enable-cilium-endpoint-slice"),
         }),
     }
 }

@@ -26,6 +26,8 @@ pub struct Config {
     pub selector: Selector,
     /// Between deletions, and how long an agent is ready before; above zero.
     pub interval: Duration,
+    /// What CiliumEndpointSlices tell counts, too. Where they are off, those that are left tell what was once.
+    pub has_slices: bool,
 }
 
 /// Deletes pods that the network does not know, one in an interval.
@@ -34,7 +36,7 @@ pub struct Config {
 ///
 /// - It is older than its node's agent is ready: the agent gives later ones their network.
 /// - It never had an endpoint since this operator leads, and has had none for `YOUNGEST`.
-/// - What is known of endpoints is what is: all kinds are fresh, and every slice can be read.
+/// - What is known of endpoints is what is: all kinds are fresh, and every slice can be read where there are to be any.
 /// - It has not changed since that was found: a deletion that is late by a change of the pod does nothing.
 /// - The node's agent tells of the endpoints that it has surely made, and so does some agent at all: else they
 ///   refuse to be written, or are about to be after an outage.
@@ -152,7 +154,11 @@ impl Controller for Unmanaged {
     }
 
     fn kinds(&self) -> &'static [Kind] {
-        &[Kind::Pod, Kind::CiliumEndpoint, Kind::CiliumEndpointSlice]
+        if self.config.has_slices {
+            &[Kind::Pod, Kind::CiliumEndpoint, Kind::CiliumEndpointSlice]
+        } else {
+            &[Kind::Pod, Kind::CiliumEndpoint]
+        }
     }
 
     fn pace(&self, _: &Observed) -> Pace {
@@ -160,7 +166,9 @@ impl Controller for Unmanaged {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        if !observed.are_fresh(self.kinds(), now) || observed.slices.misfits().next().is_some() {
+        let has_slices = self.config.has_slices;
+        let is_unreadable = has_slices && observed.slices.misfits().next().is_some();
+        if !observed.are_fresh(self.kinds(), now) || is_unreadable {
             self.seen.retain(|_, seen| *seen == Seen::Managed);
             return Plan::default();
         }
@@ -170,7 +178,7 @@ impl Controller for Unmanaged {
         let selector = &self.config.selector;
         let pods = observed.pods.iter().filter(|pod| selector.selects(&pod.labels) && needs_endpoint(pod));
         let pods: Vec<_> = pods.collect();
-        let endpoints = Endpoints::of(observed);
+        let endpoints = Endpoints::of(observed, has_slices);
         self.note_pods(&pods, &endpoints, now);
         let lost =
             pods.iter().filter_map(|pod| Some((self.due(pod, &agents, observed)?, pod.meta.created, *pod)));
@@ -220,18 +228,19 @@ fn runs(pod: &Pod) -> bool {
 /// What is known of endpoints.
 struct Endpoints<'a> {
     observed: &'a Observed,
+    has_slices: bool,
     sliced: OnceCell<BTreeSet<(&'a str, &'a str)>>,
 }
 
 impl<'a> Endpoints<'a> {
-    const fn of(observed: &'a Observed) -> Self {
-        Self { observed, sliced: OnceCell::new() }
+    const fn of(observed: &'a Observed, has_slices: bool) -> Self {
+        Self { observed, has_slices, sliced: OnceCell::new() }
     }
 
     /// Namespaces and names of all those of slices; looked at for those alone that have no object of their own.
     fn sliced(&self) -> &BTreeSet<(&'a str, &'a str)> {
         self.sliced.get_or_init(|| {
-            let slices = self.observed.slices.iter();
+            let slices = self.observed.slices.iter().filter(|_| self.has_slices);
             slices.flat_map(|slice| slice.endpoints.iter().map(|of| (&*slice.of, &*of.name))).collect()
         })
     }

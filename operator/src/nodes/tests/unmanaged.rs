@@ -3,8 +3,12 @@ use super::*;
 const INTERVAL: Duration = Duration::from_secs(15);
 
 fn unmanaged() -> Unmanaged {
+    unmanaged_beside_slices(true)
+}
+
+fn unmanaged_beside_slices(has_slices: bool) -> Unmanaged {
     let selector = Selector::parse("k8s-app=kube-dns").unwrap();
-    let config = UnmanagedConfig { agents: agents(), selector, interval: INTERVAL };
+    let config = UnmanagedConfig { agents: agents(), selector, interval: INTERVAL, has_slices };
     Unmanaged::new(config, UnmanagedMetrics::new(&prometheus::Registry::new()).unwrap())
 }
 
@@ -240,4 +244,20 @@ fn a_late_deletion_of_a_pod_that_has_changed_since_does_nothing() {
     assert_eq!((outcome.clone(), api.get(Kind::Pod, "kube-system/lost").is_some()), (Outcome::Late, true));
     unmanaged.done(&plan.writes[0], &outcome);
     assert_eq!(deleted(&mut api, &mut unmanaged), ["kube-system/lost"], "whoever looks again deletes it");
+}
+
+#[test]
+fn slices_that_are_left_when_they_are_off_hide_no_pod_and_hold_nothing_up() {
+    let mut api = FakeApi::default();
+    lost(&mut api);
+    for (name, endpoints) in [("left", json!([{"name": "lost", "id": 1}])), ("unreadable", json!(7))] {
+        let slice = json!({"namespace": "kube-system", "endpoints": endpoints});
+        api.put(Kind::CiliumEndpointSlice, name, slice);
+    }
+    for (has_slices, expected) in [(true, &[][..]), (false, &["kube-system/lost"])] {
+        let mut unmanaged = unmanaged_beside_slices(has_slices);
+        assert_eq!(deleted(&mut api, &mut unmanaged), [""; 0]);
+        api.clock += 100;
+        assert_eq!(deleted(&mut api, &mut unmanaged), expected, "{has_slices}");
+    }
 }
