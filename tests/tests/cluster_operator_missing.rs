@@ -16,6 +16,8 @@ const BEGIN: Duration = Duration::from_secs(20);
 const NOTICED: Duration = Duration::from_secs(30);
 /// For so long nothing is granted: whoever waits twice as long after each refusal waits for more than [`NOTICED`] by then.
 const REFUSED_FOR: Duration = Duration::from_secs(70);
+/// In the second half of that: little more than one a second.
+const MOST_REQUESTS: u64 = 40;
 /// So many that they are refused as a kind.
 const NODES_OF_TEST: u32 = 8;
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -77,6 +79,15 @@ fn definitions_that_are_deleted_under_a_leader_are_made_anew_and_worked_on() -> 
     })
 }
 
+/// Its status, once it runs for so long.
+fn wait_age(all: &Replicas, age: Duration) -> Result<Value> {
+    eventually(age + BEGIN, &format!("an operator that runs for {age:?}"), || {
+        let status = all.operator(1)?.status()?;
+        ensure!(status["uptime_seconds"].as_f64() >= Some(age.as_secs_f64()), "not yet");
+        Ok(status)
+    })
+}
+
 /// Takes the rules of the operator's cluster role that `is_taken` out of it; gives the role as it was.
 fn take_rules(all: &Replicas, is_taken: impl Fn(&Value) -> bool) -> Result<Value> {
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/portway-operator";
@@ -111,11 +122,12 @@ fn verbs_that_the_role_gets_late_are_used_soon_after() -> Result<()> {
         all.client().create_all(nodes.chain([pod("default", "web", 1, 1, &[("app", "web")])]).collect())?;
         all.start(1, &ALL_WORK)?;
         all.wait_leads(1, BEGIN)?;
-        let status = eventually(REFUSED_FOR + BEGIN, "an operator that was refused for long", || {
-            let status = all.operator(1)?.status()?;
-            ensure!(status["uptime_seconds"].as_f64() >= Some(REFUSED_FOR.as_secs_f64()), "not yet");
-            Ok(status)
-        })?;
+        let begin = wait_age(all, REFUSED_FOR / 2)?;
+        let status = wait_age(all, REFUSED_FOR)?;
+        let requests = |status: &Value| status["api_server"]["requests"].as_u64().context("no requests");
+        let requests = requests(&status)?.saturating_sub(requests(&begin)?);
+        println!("{requests} requests in {:?} of refusals", REFUSED_FOR / 2);
+        ensure!(requests <= MOST_REQUESTS, "{requests} requests");
         let text = status.to_string();
         for what in ["ciliumidentities", "customresourcedefinitions", "cannot create resource"] {
             ensure!(text.contains(what), "it does not say that it lacks {what}: {status:#}");
