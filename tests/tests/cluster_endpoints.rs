@@ -9,7 +9,7 @@ use portway_agent::endpoints::EndpointIdentity;
 use portway_agent::identities::endpoint_objects::{EndpointObjects, News, Wanted};
 use portway_datapath::NumericIdentity;
 use portway_model::labels::{Label, Labels};
-use portway_runtime::kubernetes::{Client, ClientOptions};
+use portway_tests::harness::cluster::portway_client;
 use portway_tests::harness::{ControlPlane, Namespace};
 use serde_json::{Value, json};
 
@@ -18,18 +18,6 @@ const PATH: &str = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints/web-0"
 const ROUNDS: u64 = 300;
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(240);
-
-async fn client(kubeconfig: &Path, name: &str) -> Result<Client> {
-    let options = ClientOptions {
-        kubeconfig: Some(kubeconfig.to_owned()),
-        servers: Vec::new(),
-        qps: 5000,
-        burst: 5000,
-        heartbeat: Duration::from_secs(30),
-        user_agent: name.to_owned(),
-    };
-    Client::new(options).await.context("make a client")
-}
 
 fn pod_uid(round: u64) -> String {
     format!("00000000-0000-4000-8000-{round:012x}")
@@ -77,9 +65,9 @@ fn pain_74_a_late_delete_never_hits_the_object_of_a_pods_successor() -> Result<(
 
 /// How many writes it took.
 async fn moves(kubeconfig: &Path) -> Result<u64> {
-    let reader = client(kubeconfig, "reader").await?;
-    let mut old = EndpointObjects::new(client(kubeconfig, "node-a").await?, true);
-    let mut new = EndpointObjects::new(client(kubeconfig, "node-b").await?, true);
+    let reader = portway_client(kubeconfig, "reader").await?;
+    let mut old = EndpointObjects::new(portway_client(kubeconfig, "node-a").await?, true);
+    let mut new = EndpointObjects::new(portway_client(kubeconfig, "node-b").await?, true);
     old.set_synced();
     new.set_synced();
     for round in 0..ROUNDS {

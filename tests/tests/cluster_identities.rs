@@ -18,6 +18,8 @@ use portway_datapath::NumericIdentity;
 use portway_model::identity::{HEARTBEAT, Standing, home_of, numbers_from};
 use portway_model::k8s::{CiliumIdentity, Event, Object, ObjectKey, ObjectKind, Uid};
 use portway_model::labels::{Label, Labels};
+use portway_runtime::kubernetes::Client;
+use portway_tests::harness::cluster::portway_client;
 use portway_tests::harness::{ControlPlane, Namespace};
 use serde_json::{Value, json};
 
@@ -75,10 +77,10 @@ fn a_thousand_allocations_by_eight_clients_with_crashes_and_a_collector_agree() 
     let (deleted, left) = within(&namespace, async || {
         let mut nodes = Vec::new();
         for n in 0..CLIENTS {
-            let client = api::client(&kubeconfig, &format!("client-{n}")).await?;
+            let client = portway_client(&kubeconfig, &format!("client-{n}")).await?;
             nodes.push(Node::new(&format!("client-{n}"), client, 7 + n as u64, Arc::clone(&ledger)));
         }
-        let collector = api::client(&kubeconfig, "collector").await?;
+        let collector = portway_client(&kubeconfig, "collector").await?;
         let (mut deleted, mut rounds) = (0, 0);
         let collect = async {
             loop {
@@ -129,7 +131,7 @@ async fn two_nodes(kubeconfig: &std::path::Path) -> Result<[Node; 2]> {
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let mut nodes = Vec::new();
     for (seed, name) in ["one", "two"].into_iter().enumerate() {
-        let client = api::client(kubeconfig, name).await?;
+        let client = portway_client(kubeconfig, name).await?;
         nodes.push(Node::new(name, client, seed as u64, Arc::clone(&ledger)));
     }
     nodes.try_into().ok().context("two")
@@ -192,18 +194,24 @@ fn identities_that_others_made_are_used_whatever_their_numbers() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_identity_that_vanishes_in_use_is_made_again_with_its_number() -> Result<()> {
+/// Two nodes use the number 777 for `web`; it is not at home, so that nobody finds it by himself. `work` gets them and a
+/// client that may do anything.
+fn while_two_hold_777(work: impl AsyncFnOnce([Node; 2], Client) -> Result<()> + Send) -> Result<()> {
     let (namespace, control_plane) = cluster()?;
     let kubeconfig = control_plane.kubeconfig()?;
     let web = labels("web");
-    // It is not at home, so that nobody finds the number by himself.
     control_plane.client().create(&object(777, "web"))?;
     let admin_config = control_plane.identity().kubeconfig("admin", &control_plane.url())?;
     within(&namespace, async || {
         let [mut one, mut two] = two_nodes(&kubeconfig).await?;
         ensure!(held(&mut one, &web).await?.get() == 777 && held(&mut two, &web).await?.get() == 777);
-        let admin = api::client(&admin_config, "admin").await?;
+        work([one, two], portway_client(&admin_config, "admin").await?).await
+    })
+}
+
+#[test]
+fn an_identity_that_vanishes_in_use_is_made_again_with_its_number() -> Result<()> {
+    while_two_hold_777(async |[mut one, mut two], admin| {
         let path = format!("{}/777", api::IDENTITIES);
         admin.send(http::Method::DELETE, &path, Vec::new()).await?;
         let is_there = async {
@@ -269,22 +277,15 @@ fn when_all_numbers_are_taken_it_is_said_and_the_first_that_is_free_is_claimed()
 
 #[test]
 fn a_number_that_means_something_else_is_given_up_and_another_one_is_claimed() -> Result<()> {
-    let (namespace, control_plane) = cluster()?;
-    let kubeconfig = control_plane.kubeconfig()?;
     let web = labels("web");
-    control_plane.client().create(&object(777, "web"))?;
-    let admin_config = control_plane.identity().kubeconfig("admin", &control_plane.url())?;
-    within(&namespace, async || {
-        let [mut one, mut two] = two_nodes(&kubeconfig).await?;
-        ensure!(held(&mut one, &web).await?.get() == 777 && held(&mut two, &web).await?.get() == 777);
-        let admin = api::client(&admin_config, "admin").await?;
+    while_two_hold_777(async |nodes, admin| {
         let patch = json!({"security-labels": {"k8s:app": "db"}}).to_string().into_bytes();
         admin.send(http::Method::PATCH, &format!("{}/777", api::IDENTITIES), patch).await?;
-        for node in [&mut one, &mut two] {
+        for mut node in nodes {
             let lost = node.next().await?;
             ensure!(lost.news == News::Lost(NumericIdentity::new(777)), "{lost:?}");
             ensure!(node.allocator.place(&web) == Some(Place::Pending));
-            ensure!(held_next(node, &web).await? == home_of(&web, 0));
+            ensure!(held_next(&mut node, &web).await? == home_of(&web, 0));
         }
         Ok(())
     })

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -49,14 +48,7 @@ impl FakeApi {
     /// One more client.
     pub async fn client(&self) -> Client {
         let server = self.0.lock().unwrap().url.clone();
-        let options = ClientOptions {
-            kubeconfig: None,
-            servers: vec![server],
-            qps: 10_000,
-            burst: 10_000,
-            heartbeat: Duration::ZERO,
-            user_agent: "test".to_owned(),
-        };
+        let options = ClientOptions { servers: vec![server], ..ClientOptions::unlimited("test") };
         Client::new(options).await.unwrap()
     }
 

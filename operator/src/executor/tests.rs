@@ -34,14 +34,8 @@ const NOW: Now = Now { wall: Duration::ZERO, monotonic: Duration::ZERO };
 /// An executor that has begun to write to a server that takes connections and says nothing.
 async fn writing(count: usize, qps: u32) -> (Executor, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let options = ClientOptions {
-        kubeconfig: None,
-        servers: vec![format!("http://{}", listener.local_addr().unwrap())],
-        qps,
-        burst: qps,
-        heartbeat: Duration::ZERO,
-        user_agent: "test".to_owned(),
-    };
+    let servers = vec![format!("http://{}", listener.local_addr().unwrap())];
+    let options = ClientOptions { servers, qps, burst: qps, ..ClientOptions::unlimited("test") };
     let client = Client::new(options).await.unwrap();
     let reporter = Reporter { controller: "test", instance: "test".to_owned(), action: "Test" };
     let events = EventRecorder::start(client.clone(), reporter);

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use super::manifest::{Endpoint, Service, Slice};
 use super::{Namespace, PREFIX, Process, chart, eventually};
-pub use api::ApiClient;
+pub use api::{ApiClient, portway_client};
 pub use audit::Write;
 pub use identity::Identity;
 

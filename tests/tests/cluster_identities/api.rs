@@ -1,8 +1,7 @@
 //! The API server as clients of a test have it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -11,24 +10,11 @@ use portway_datapath::NumericIdentity;
 use portway_model::identity::garbage::{self, Collection, Verdict};
 use portway_model::identity::{HEARTBEAT, Version};
 use portway_model::k8s::{CiliumIdentity, Format, Names, Object, decode};
-use portway_runtime::kubernetes::{Client, ClientOptions};
+use portway_runtime::kubernetes::Client;
 use serde_json::{Value, json};
 
 pub(crate) const IDENTITIES: &str = "/apis/cilium.io/v2/ciliumidentities";
 const ENDPOINTS: &str = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints";
-
-/// Without a limit that would slow the test down.
-pub(crate) async fn client(kubeconfig: &Path, name: &str) -> Result<Client> {
-    let options = ClientOptions {
-        kubeconfig: Some(kubeconfig.to_owned()),
-        servers: Vec::new(),
-        qps: 5000,
-        burst: 5000,
-        heartbeat: Duration::from_secs(30),
-        user_agent: name.to_owned(),
-    };
-    Client::new(options).await.context("make a client")
-}
 
 pub(crate) async fn identities(client: &Client) -> Result<Vec<CiliumIdentity>> {
     let decoded = decode(&client.get(IDENTITIES).await?, Format::Json, &mut Names::default())?;

@@ -10,10 +10,10 @@ use portway_claims::{Allocator, Change, News};
 use portway_datapath::NumericIdentity;
 use portway_model::identity::Right;
 use portway_model::labels::{Label, Labels};
-use portway_runtime::kubernetes::{Client, ClientOptions};
 
 use super::super::report::{Figure, median, quantile};
 use super::BENCH;
+use crate::harness::cluster::portway_client;
 use crate::harness::{ControlPlane, Namespace};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -80,16 +80,8 @@ struct Claimed {
 
 /// An agent of its own claims `sets`, `together` of them at a time.
 async fn claim(kubeconfig: &Path, sets: &[Labels], together: usize) -> Result<Claimed> {
-    let options = ClientOptions {
-        kubeconfig: Some(kubeconfig.to_owned()),
-        servers: Vec::new(),
-        // An agent's own limit is not what is measured.
-        qps: 50_000,
-        burst: 50_000,
-        heartbeat: Duration::from_secs(30),
-        user_agent: BENCH.to_owned(),
-    };
-    let client = Client::new(options).await.context("make a client")?;
+    // An agent's own limit is not what is measured.
+    let client = portway_client(kubeconfig, BENCH).await?;
     let mut allocator = Allocator::from_api(client, Right::Create, 0);
     // It has seen everything: nothing.
     allocator.set_synced();

@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures_util::{AsyncBufReadExt, StreamExt, TryStreamExt, stream};
 use http::{Method, Request};
 use kube::client::ClientBuilder;
+use portway_runtime::kubernetes::{Client, ClientOptions};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -285,4 +287,11 @@ pub(crate) fn within<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     runtime.block_on(runtime.spawn(work)).context("a task of the harness panicked")?
+}
+
+/// A client as agents and operators have, but for their limits: as a kubeconfig says.
+pub async fn portway_client(kubeconfig: &Path, user_agent: &str) -> Result<Client> {
+    let kubeconfig = Some(kubeconfig.to_owned());
+    let options = ClientOptions { kubeconfig, ..ClientOptions::unlimited(user_agent) };
+    Client::new(options).await.context("make a client")
 }

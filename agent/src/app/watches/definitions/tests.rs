@@ -26,14 +26,7 @@ impl Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
-        let options = ClientOptions {
-            kubeconfig: None,
-            servers: vec![server],
-            qps: 1000,
-            burst: 1000,
-            heartbeat: Duration::ZERO,
-            user_agent: "test".to_owned(),
-        };
+        let options = ClientOptions { servers: vec![server], ..ClientOptions::unlimited("test") };
         Client::new(options).await.unwrap()
     }
 
