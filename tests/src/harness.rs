@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod backends;
+pub mod beside;
 pub mod bpf;
 pub mod cgroup;
 pub mod chart;
@@ -24,6 +25,7 @@ pub mod fixture;
 pub mod frame;
 pub mod http;
 pub mod identities;
+mod judge;
 pub mod lab;
 pub mod manifest;
 pub mod mount;
@@ -42,6 +44,7 @@ pub mod world;
 
 pub use agent::Agent;
 pub use backends::Backends;
+pub use beside::{Beside, Ending, meanwhile};
 pub use cgroup::Cgroup;
 pub use cluster::ControlPlane;
 pub use cluster_net::ClusterNet;

@@ -5,27 +5,23 @@
 //! first differs from step to step.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use portway_tests::harness::cluster::ApiClient;
-use portway_tests::harness::cluster_net::cni::{Refused, Runtime};
+use portway_tests::harness::cluster_net::churn::Churned;
+use portway_tests::harness::cluster_net::cni::Runtime;
 use portway_tests::harness::cluster_net::ipcache::Ipcache;
 use portway_tests::harness::cluster_net::objects::create_pod;
 use portway_tests::harness::cluster_net::{Pod, PodSpec, Routing};
 use portway_tests::harness::operator::{Census, Places};
-use portway_tests::harness::{ClusterNet, Operator, eventually};
+use portway_tests::harness::{Beside, ClusterNet, Ending, Operator, eventually};
 use portway_tests::oracle::random::Random;
 
 const ROUTING: Routing = Routing::Native;
 const NODES: u8 = 3;
 /// Of a debug build on a busy machine; a start's grace period is in it.
 const SOON: Duration = Duration::from_secs(15);
-/// What kubelet would wait for before it says that a pod does not start.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections of each client, and new ones a second.
 const HELD: u32 = 18;
 const PER_SECOND: u32 = 30;
@@ -153,19 +149,8 @@ fn replace(net: &ClusterNet, old: Operator, number: u8, to: &str) -> Result<Oper
     Ok(new)
 }
 
-/// What came of pods that came and went.
-#[derive(Clone, Copy, Debug, Default)]
-struct Churned {
-    made: u32,
-    /// Calls that were told to try again.
-    again: u32,
-}
-
 /// A thread for each node, on which pods come and go until its end.
-struct Churn {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Churned>>>,
-}
+struct Churn(Vec<Beside<Churned>>);
 
 /// A node as the thread that makes its pods has it.
 struct Place {
@@ -178,7 +163,6 @@ struct Place {
 
 impl Churn {
     fn start(net: &ClusterNet) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for (seed, node) in (0..).zip(net.nodes()) {
             let place = Place {
@@ -188,29 +172,20 @@ impl Churn {
                 ipcache: node.ipcache()?,
                 random: Random::new(u64::from(std::process::id()) + seed),
             };
-            let stop = Arc::clone(&stop);
-            let thread = std::thread::Builder::new().name(format!("pods of {}", node.name()));
-            threads.push(thread.spawn(move || place.churn(&stop)).context("start a thread")?);
+            threads.push(Beside::start(format!("pods of {}", node.name()), move |end| place.churn(end))?);
         }
-        Ok(Self { stop, threads })
+        Ok(Self(threads))
     }
 
     fn end(self) -> Result<Churned> {
-        self.stop.store(true, Ordering::Relaxed);
-        let mut sum = Churned::default();
-        for thread in self.threads {
-            let churned = thread.join().map_err(|_| anyhow::anyhow!("a thread of the churn panicked"))??;
-            sum.made += churned.made;
-            sum.again += churned.again;
-        }
-        Ok(sum)
+        Ok(Beside::end_all(self.0)?.into_iter().sum())
     }
 }
 
 impl Place {
-    fn churn(mut self, stop: &AtomicBool) -> Result<Churned> {
+    fn churn(mut self, end: &Ending) -> Result<Churned> {
         let mut churned = Churned::default();
-        while !stop.load(Ordering::Relaxed) {
+        while !end.has_come() {
             // One in three is somebody whom nobody has seen.
             let app = if self.random.chance(33) {
                 format!("job-{}-{}", self.node, churned.made)
@@ -221,11 +196,11 @@ impl Place {
             let mut spec =
                 PodSpec::new(&format!("churn-{}-{}", self.node, churned.made % 3)).labelled("app", &app);
             spec.uid = create_pod(&self.client, spec.object(&self.node, &[]))?;
-            let pod = insist(&mut churned, "ADD", || self.runtime.add(&spec))?;
+            let pod = churned.insist("ADD", || self.runtime.add(&spec))?;
             self.judge(&pod)?;
             self.client.set_status(&spec.object(&self.node, &[pod.v4.into(), pod.v6.into()]))?;
             std::thread::sleep(Duration::from_millis(self.random.below(300)));
-            insist(&mut churned, "DEL", || self.runtime.delete(&pod))?;
+            churned.insist("DEL", || self.runtime.delete(&pod))?;
             self.client.delete(&spec.object(&self.node, &[]))?;
             churned.made += 1;
         }
@@ -249,21 +224,4 @@ impl Place {
         }
         Ok(())
     }
-}
-
-/// As kubelet: until it works. Only "try again later" is a reason to.
-fn insist<T>(
-    churned: &mut Churned,
-    command: &str,
-    mut call: impl FnMut() -> Result<Result<T, Refused>>,
-) -> Result<T> {
-    eventually(PATIENCE, &format!("{command} to work"), || match call() {
-        Ok(Ok(done)) => Ok(Ok(done)),
-        Ok(Err(refused)) if refused.code == Refused::TRY_AGAIN => {
-            churned.again += 1;
-            bail!("{refused:?}")
-        }
-        Ok(Err(refused)) => Ok(Err(anyhow::anyhow!("{command}: {refused:?}"))),
-        Err(error) => Ok(Err(error)),
-    })?
 }

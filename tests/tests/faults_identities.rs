@@ -6,15 +6,12 @@
 #![expect(clippy::print_stdout, reason = "the figures are part of the result")]
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use portway_tests::harness::ClusterNet;
 use portway_tests::harness::cluster::{ApiClient, Write};
 use portway_tests::harness::cluster_net::{Pod, PodSpec, Routing};
+use portway_tests::harness::{Beside, ClusterNet, Ending};
 use portway_tests::oracle::random::Random;
 use serde_json::json;
 
@@ -133,34 +130,24 @@ fn finish(net: &mut ClusterNet, end: End) -> Result<()> {
 }
 
 /// A thread that moves pods from label set to label set, one every 50 ms.
-struct Churn {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u32>>,
-}
+struct Churn(Beside<u32>);
 
 impl Churn {
     fn start(net: &ClusterNet, pods: &[Pod], seed: u64) -> Result<Self> {
         let client = net.control_plane()?.new_client()?;
         let pods: Vec<String> = pods.iter().map(|pod| pod.name().to_owned()).collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("churn of labels".to_owned())
-            .spawn(move || churn(&client, &pods, seed, &told))
-            .context("start a thread")?;
-        Ok(Self { stop, thread })
+        Beside::start("churn of labels", move |end| churn(&client, &pods, seed, end)).map(Self)
     }
 
     /// How many changes there were.
     fn end(self) -> Result<u32> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the churn panicked"))?
+        self.0.end()
     }
 }
 
-fn churn(client: &ApiClient, pods: &[String], seed: u64, stop: &AtomicBool) -> Result<u32> {
+fn churn(client: &ApiClient, pods: &[String], seed: u64, end: &Ending) -> Result<u32> {
     let (mut random, mut changes) = (Random::new(seed), 0);
-    while !stop.load(Ordering::Relaxed) {
+    while !end.has_come() {
         let pod = &pods[random.below(pods.len() as u64) as usize];
         let object =
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": "default"}});

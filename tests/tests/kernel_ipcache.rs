@@ -5,7 +5,6 @@ mod meanwhile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,6 +16,7 @@ use portway_model::ipcache::{EndpointAddress, EndpointSource, Options, Reach, So
 use portway_model::k8s::{Manifests, ObjectKind, Uid, Watched};
 use portway_model::node::{ClusterNode, ClusterView, Prefix};
 use portway_tests::harness::mount::BpfMount;
+use portway_tests::harness::{Ending, meanwhile};
 
 /// With two addresses for each pod 150,000 of them.
 const NODES: u32 = 750;
@@ -247,30 +247,29 @@ fn over_a_restart_no_address_has_another_identity_than_before_or_after() -> Resu
     drop(first);
 
     let reader = tables.reader();
-    let restarts = AtomicBool::new(true);
-    let looks = std::thread::scope(|scope| -> Result<u64> {
-        let looker = scope.spawn(|| -> Result<u64> {
-            let mut looks = 0;
-            while restarts.load(Ordering::Relaxed) {
-                for (node, pod) in all() {
-                    let found = reader.ipcache_of(pod_address(node, pod))?.context("no entry at all")?;
-                    let may_be: &[u32] = match pod % 4 {
-                        // It stays as it is, though an older owner of its address is still told of.
-                        0 => &[300],
-                        // It became another one.
-                        1 => &[300, 301],
-                        // It went: then its address is nobody's, and never the world's.
-                        2 => &[300, 0],
-                        // Its address went to a pod that is newer.
-                        _ => &[300, 302],
-                    };
-                    ensure!(may_be.contains(&found.identity.get()), "{node} {pod}: {found:?}");
-                    looks += 1;
-                }
+    let look = |end: &Ending| {
+        let mut looks = 0;
+        while !end.has_come() {
+            for (node, pod) in all() {
+                let found = reader.ipcache_of(pod_address(node, pod))?.context("no entry at all")?;
+                let may_be: &[u32] = match pod % 4 {
+                    // It stays as it is, though an older owner of its address is still told of.
+                    0 => &[300],
+                    // It became another one.
+                    1 => &[300, 301],
+                    // It went: then its address is nobody's, and never the world's.
+                    2 => &[300, 0],
+                    // Its address went to a pod that is newer.
+                    _ => &[300, 302],
+                };
+                ensure!(may_be.contains(&found.identity.get()), "{node} {pod}: {found:?}");
+                looks += 1;
             }
-            Ok(looks)
-        });
-        let restarted = (0..10).try_for_each(|_| -> Result<()> {
+        }
+        Ok(looks)
+    };
+    let restart = || {
+        (0..10).try_for_each(|_| -> Result<()> {
             let again = Ipcache::new(true, false);
             again.attach(tables.clone())?;
             for (node, pod) in all() {
@@ -297,12 +296,9 @@ fn over_a_restart_no_address_has_another_identity_than_before_or_after() -> Resu
                 tables.change_ipcache((pod_address(node, pod), 128), Some(&value))?;
             }
             Ok(())
-        });
-        restarts.store(false, Ordering::Relaxed);
-        let looks = looker.join().map_err(|_| anyhow::anyhow!("the looker panicked"))?;
-        restarted?;
-        looks
-    })?;
+        })
+    };
+    let ((), looks) = meanwhile(restart, look)?;
     ensure!(looks > 10_000, "{looks} looks only");
     Ok(())
 }

@@ -6,7 +6,6 @@ mod filters;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,7 +23,7 @@ use portway_datapath::{
     NumericIdentity, Port,
 };
 use portway_tests::harness::mount::BpfMount;
-use portway_tests::harness::{Namespace, eventually};
+use portway_tests::harness::{Ending, Namespace, eventually, meanwhile};
 
 const SMALL: PodSizes = PodSizes {
     endpoints: 64,
@@ -155,20 +154,19 @@ fn no_look_finds_none_or_two_programs_while_agents_replace_each_other() -> Resul
     let node = Node::new()?;
     let agents = [node.programs()?, node.programs()?];
     node.attach(&agents[0], "pwpod")?;
-    let over = AtomicBool::new(false);
-    let looks = std::thread::scope(|scope| -> Result<u64> {
-        let looker = scope.spawn(|| {
-            node.namespace.run(|| {
-                let mut looks = 0_u64;
-                while !over.load(Ordering::Relaxed) {
-                    let found = running("pwpod")?;
-                    ensure!(found.iter().all(|programs| programs.len() == 1), "{found:?} at look {looks}");
-                    looks += 1;
-                }
-                Ok(looks)
-            })
-        });
-        let replaced = node.namespace.run(|| {
+    let look = |end: &Ending| {
+        node.namespace.run(|| {
+            let mut looks = 0_u64;
+            while !end.has_come() {
+                let found = running("pwpod")?;
+                ensure!(found.iter().all(|programs| programs.len() == 1), "{found:?} at look {looks}");
+                looks += 1;
+            }
+            Ok(looks)
+        })
+    };
+    let replace = || {
+        node.namespace.run(|| {
             let ifindex = nix::net::if_::if_nametoindex("pwpod")?;
             for agent in agents.iter().cycle().skip(1).take(2_000) {
                 let changes = agent.attach(ifindex, "pwpod", Side::Device)?;
@@ -178,12 +176,9 @@ fn no_look_finds_none_or_two_programs_while_agents_replace_each_other() -> Resul
                 );
             }
             Ok(())
-        });
-        over.store(true, Ordering::Relaxed);
-        let looks = looker.join().map_err(|_| anyhow::anyhow!("the looker panicked"))?;
-        replaced?;
-        looks
-    })?;
+        })
+    };
+    let ((), looks) = meanwhile(replace, look)?;
     ensure!(looks > 100, "{looks} looks only");
     Ok(())
 }

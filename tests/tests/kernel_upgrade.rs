@@ -3,18 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use portway_datapath::layout::LAYOUT_VERSION;
-use portway_tests::harness::World;
 use portway_tests::harness::bpf::{ATTACH_TYPES, attached};
 use portway_tests::harness::fixture::{WEB, web};
 use portway_tests::harness::manifest::{Service, TCP, endpoints};
 use portway_tests::harness::probe::{Probe, Protocol, Socket};
+use portway_tests::harness::{Beside, Ending, World};
 
 const STICKY: [&str; 2] = ["10.96.0.30:80", "[fd00:10:96::30]:80"];
 
@@ -24,18 +21,14 @@ fn ours() -> String {
 }
 
 /// Counts the programs at each hook, over and over.
-struct Watch {
-    ends: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(u64, BTreeMap<&'static str, usize>)>>,
-}
+struct Watch(Beside<(u64, BTreeMap<&'static str, usize>)>);
 
 impl Watch {
-    fn start(cgroup: &Path) -> Self {
-        let (ends, cgroup) = (Arc::new(AtomicBool::new(false)), cgroup.to_owned());
-        let until = Arc::clone(&ends);
-        let thread = std::thread::spawn(move || {
+    fn start(cgroup: &Path) -> Result<Self> {
+        let cgroup = cgroup.to_owned();
+        let watch = move |end: &Ending| {
             let (mut looks, mut wrong) = (0, BTreeMap::new());
-            while !until.load(Ordering::Relaxed) {
+            while !end.has_come() {
                 let found: BTreeMap<_, _> = attached(&cgroup)?.into_iter().collect();
                 for (name, _) in ATTACH_TYPES {
                     let programs = found.get(name).map_or(0, Vec::len);
@@ -48,14 +41,13 @@ impl Watch {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok((looks, wrong))
-        });
-        Self { ends, thread }
+        };
+        Beside::start("watch hooks", watch).map(Self)
     }
 
     /// There never was a moment with none or two.
     fn finish(self) -> Result<()> {
-        self.ends.store(true, Ordering::Relaxed);
-        let (looks, wrong) = self.thread.join().map_err(|_| anyhow!("the thread panicked"))??;
+        let (looks, wrong) = self.0.end()?;
         ensure!(wrong.is_empty(), "hooks with another number of programs than one: {wrong:?}");
         // A start takes a tenth of a second.
         ensure!(looks > 20, "looked {looks} times only");
@@ -64,18 +56,13 @@ impl Watch {
 }
 
 /// New sockets, one after the other: whoever answers is taken for the service, also in the middle of a takeover.
-struct Newcomers {
-    ends: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64>>,
-}
+struct Newcomers(Beside<u64>);
 
 impl Newcomers {
-    fn start(mut client: Probe) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&ends);
-        let thread = std::thread::spawn(move || {
+    fn start(mut client: Probe) -> Result<Self> {
+        let work = move |end: &Ending| {
             let mut sockets = 0;
-            while !until.load(Ordering::Relaxed) {
+            while !end.has_come() {
                 for to in WEB {
                     let to: SocketAddr = to.parse()?;
                     for answer in [client.tcp(to)?, client.udp(to)?] {
@@ -92,13 +79,12 @@ impl Newcomers {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(sockets)
-        });
-        Self { ends, thread }
+        };
+        Beside::start("newcomers", work).map(Self)
     }
 
     fn finish(self) -> Result<()> {
-        self.ends.store(true, Ordering::Relaxed);
-        let sockets = self.thread.join().map_err(|_| anyhow!("the thread panicked"))??;
+        let sockets = self.0.end()?;
         ensure!(sockets > 100, "{sockets} sockets only");
         Ok(())
     }
@@ -183,8 +169,8 @@ fn take_over(
     let mut load = world.node_client()?;
     let to = [WEB[0].parse()?, WEB[1].parse()?];
     load.start_connects(&to, 2000, 1000)?;
-    let watch = Watch::start(world.cgroup().path());
-    let newcomers = Newcomers::start(world.node_client()?);
+    let watch = Watch::start(world.cgroup().path())?;
+    let newcomers = Newcomers::start(world.node_client()?)?;
     world.kill_agent()?;
     between(&world.bpf_root().join("portway"))?;
     held.check().context("while no agent runs")?;
@@ -285,7 +271,7 @@ fn of_a_version_that_learns_otherwise_the_programs_are_replaced_and_nothing_is_b
         let a = world.serving_pod("a")?;
         world.publish(&web(), [a.endpoint(), a.endpoint_v6()])?;
         world.start_agent(&[])?;
-        let watch = Watch::start(world.cgroup().path());
+        let watch = Watch::start(world.cgroup().path())?;
         world.kill_agent()?;
         let portway = world.bpf_root().join("portway");
         std::fs::rename(portway.join(ours()), portway.join("v9"))?;

@@ -14,6 +14,7 @@
 
 pub mod agreement;
 pub mod arrivals;
+pub mod churn;
 pub mod cni;
 pub mod ipcache;
 pub mod node;
@@ -21,13 +22,13 @@ pub mod objects;
 pub mod pod;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use super::cluster::Clients;
+use super::judge::{judge, keep_if_asked};
 use super::manifest::{Directory, Endpoint, Service, TARGET};
 use super::{Agent, ControlPlane, Namespace, PREFIX, Probe, Server, complain, process};
 
@@ -96,26 +97,12 @@ impl ClusterNet {
     /// Runs `body` on a network of its own with `nodes` nodes, whose agents do not run yet. Where it fails or panics,
     /// says what the agents said.
     pub fn test(name: &str, nodes: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        Self::new(name, nodes)?.judge(body)
+        judge(Self::new(name, nodes)?, body, Self::report)
     }
 
     /// As [`Self::test`], with a control plane instead of the directory.
     pub fn test_on_api(name: &str, nodes: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        Self::on_api(name, nodes)?.judge(body)
-    }
-
-    fn judge(mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        match catch_unwind(AssertUnwindSafe(|| body(&mut self))) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                self.report(&format!("{error:#}"));
-                Err(error)
-            }
-            Err(panic) => {
-                self.report("it panicked, see above");
-                resume_unwind(panic)
-            }
-        }
+        judge(Self::on_api(name, nodes)?, body, Self::report)
     }
 
     /// Its agents follow one directory.
@@ -327,12 +314,6 @@ impl ClusterNet {
                 node.namespace().enter_command()
             ));
         }
-        if std::env::var_os("PORTWAY_TESTS_KEEP").is_some() {
-            complain("left up until Ctrl-C (PORTWAY_TESTS_KEEP is set)");
-            loop {
-                std::thread::park();
-            }
-        }
-        complain("set PORTWAY_TESTS_KEEP=1 to leave it up");
+        keep_if_asked();
     }
 }

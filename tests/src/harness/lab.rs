@@ -15,7 +15,6 @@ pub mod node;
 pub mod pods;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +23,7 @@ use tempfile::TempDir;
 
 use super::cluster::{Clients, binary, identity};
 use super::cluster_net::Routing;
+use super::judge::{judge, keep_if_asked};
 use super::{ControlPlane, Namespace, PREFIX, complain, eventually};
 pub use groups::Groups;
 pub use machine::Machine;
@@ -51,18 +51,7 @@ impl Lab {
     /// Runs `body` in a lab of its own, whose nodes' agents do not run yet. Where it fails or panics, says what was
     /// said last on the nodes and how to get in.
     pub fn test(name: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut lab = Self::start(name)?;
-        match catch_unwind(AssertUnwindSafe(|| body(&mut lab))) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                lab.report(&format!("{error:#}"));
-                Err(error)
-            }
-            Err(panic) => {
-                lab.report("it panicked, see above");
-                resume_unwind(panic)
-            }
-        }
+        judge(Self::start(name)?, body, Self::report)
     }
 
     fn start(name: &str) -> Result<Self> {
@@ -162,13 +151,7 @@ impl Lab {
             complain(&format!("{}--- enter: {}", node.log(), node.machine().enter_command()));
         }
         complain(&format!("--- control plane: {}", self.wire.enter_command()));
-        if std::env::var_os("PORTWAY_TESTS_KEEP").is_some() {
-            complain("left up until Ctrl-C (PORTWAY_TESTS_KEEP is set)");
-            loop {
-                std::thread::park();
-            }
-        }
-        complain("set PORTWAY_TESTS_KEEP=1 to leave it up");
+        keep_if_asked();
     }
 }
 

@@ -1,7 +1,6 @@
 //! A node with pods, clients and the agent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::agent::Places;
+use super::judge::{judge, keep_if_asked};
 use super::manifest::{Directory, Endpoint, Service, TARGET, node};
 use super::mount::BpfMount;
 use super::{
@@ -76,19 +76,7 @@ impl Pod {
 impl World {
     /// Runs `body` in a world of its own. Where it fails or panics, says what the agent said and how to get in.
     pub fn test(name: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut world = Self::new(name)?;
-        let result = catch_unwind(AssertUnwindSafe(|| body(&mut world)));
-        match result {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                world.report(&format!("{error:#}"));
-                Err(error)
-            }
-            Err(panic) => {
-                world.report("it panicked, see above");
-                resume_unwind(panic)
-            }
-        }
+        judge(Self::new(name)?, body, Self::report)
     }
 
     /// As [`Self::test`], with a control plane in the node's namespace that knows the node.
@@ -290,13 +278,7 @@ impl World {
             "failed: {failure}\n--- the agent:\n{agent}--- its world: {}\n  {enter}",
             self.dir.path().display()
         ));
-        if std::env::var_os("PORTWAY_TESTS_KEEP").is_some() {
-            complain("left up until Ctrl-C (PORTWAY_TESTS_KEEP is set)");
-            loop {
-                std::thread::park();
-            }
-        }
-        complain("set PORTWAY_TESTS_KEEP=1 to leave it up");
+        keep_if_asked();
     }
 }
 

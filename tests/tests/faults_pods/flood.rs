@@ -1,7 +1,6 @@
 //! A full conntrack map under a flood of half-open connections from a pod.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +13,7 @@ use portway_tests::harness::frame::{ethernet, tcp};
 use portway_tests::harness::manifest::{Service, TCP};
 use portway_tests::harness::probe::ToAddress as _;
 use portway_tests::harness::wire::Wire;
-use portway_tests::harness::{ClusterNet, bpf};
+use portway_tests::harness::{ClusterNet, Ending, bpf, meanwhile};
 
 use super::is_long;
 use super::load::world;
@@ -46,15 +45,10 @@ fn a_full_conntrack_map_under_a_flood_breaks_nothing_and_serves_who_comes() -> R
         let (mut held, mut new) = (net.client(&client)?, net.client(&client)?);
         held.start_load(&to, 100, 0)?;
         let filled = fill(node)?;
-        let over = AtomicBool::new(false);
-        let tally = std::thread::scope(|scope| {
-            let flood = scope.spawn(|| flood(&flooder, &[near.socket(false), far.socket(false)], &over));
-            let result = new.connects(&to, if is_long() { 12_000 } else { 1_000 }, 200);
-            over.store(true, Ordering::Relaxed);
-            let sent = flood.join().map_err(|_| anyhow::anyhow!("the flood panicked"))??;
-            anyhow::Ok((result?, sent))
-        });
-        let (tally, (sent, took)) = tally?;
+        let (tally, (sent, took)) = meanwhile(
+            || new.connects(&to, if is_long() { 12_000 } else { 1_000 }, 200),
+            |end| flood(&flooder, &[near.socket(false), far.socket(false)], end),
+        )?;
         let full = node.dropped(Reason::MapFull)?;
         let held = held.end_load()?;
         println!(
@@ -122,12 +116,12 @@ fn value_bytes(value: FlowValue) -> [u8; size_of::<FlowValue>()] {
 }
 
 /// Until told to stop, without an answer to what comes back.
-fn flood(from: &Pod, to: &[SocketAddr], over: &AtomicBool) -> Result<(u64, Duration)> {
+fn flood(from: &Pod, to: &[SocketAddr], end: &Ending) -> Result<(u64, Duration)> {
     const BATCH: u64 = 20;
     let (wire, gateway): (Wire, _) = (from.wire()?, from.gateway_mac()?);
     let start = Instant::now();
     let mut sent = 0_u64;
-    while !over.load(Ordering::Relaxed) {
+    while !end.has_come() {
         for _ in 0..BATCH {
             let number = sent;
             let source = SocketAddr::new(from.v4.into(), 1024 + (number % 64_000) as u16);

@@ -1,9 +1,6 @@
 //! What agents write of their pods, where a test has pods without agents: a CiliumEndpoint as soon as there is an identity.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,10 +9,10 @@ use portway_model::identity::CLAIM;
 use serde_json::{Value, json};
 
 use super::objects::endpoint;
-use crate::harness::ControlPlane;
 use crate::harness::cluster::ApiClient;
 use crate::harness::cluster::api::has_code;
 use crate::harness::identities::{Labels, Objects};
+use crate::harness::{Beside, ControlPlane, Ending};
 
 const APART: Duration = Duration::from_millis(50);
 /// Turns between two reports of a kubelet: who watches Nodes hears of one every second.
@@ -24,35 +21,25 @@ const REPORT: u32 = 20;
 /// Stands in for the agents of all nodes until its end. It makes no identity, and leaves the CiliumEndpoints of pods that
 /// are gone to the operator, as agents of nodes that are gone do.
 #[derive(Debug)]
-pub struct StandIn {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u32>>,
-}
+pub struct StandIn(Beside<u32>);
 
 impl StandIn {
     pub fn start(control_plane: &ControlPlane) -> Result<Self> {
         let client = control_plane.new_client()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("agents".to_owned())
-            .spawn(move || work(&client, &told))
-            .context("start a thread")?;
-        Ok(Self { stop, thread })
+        Beside::start("agents", move |end| work(&client, end)).map(Self)
     }
 
     /// How many objects it has written.
     pub fn end(self) -> Result<u32> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the agents panicked"))?
+        self.0.end()
     }
 }
 
 /// An API server that does not answer is asked again; that it does not in the end is an error.
-fn work(client: &ApiClient, stop: &AtomicBool) -> Result<u32> {
+fn work(client: &ApiClient, end: &Ending) -> Result<u32> {
     let mut written = 0;
     for number in 0_u32.. {
-        let over = stop.load(Ordering::Relaxed);
+        let over = end.has_come();
         let mut turn = turn(client, &mut written);
         if number % REPORT == 0 {
             turn = turn.and_then(|()| report(client, number));

@@ -2,9 +2,6 @@
 //! made them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +9,7 @@ use portway_model::identity::CLAIM;
 use serde_json::Value;
 
 use crate::harness::cluster::ApiClient;
-use crate::harness::{ControlPlane, eventually};
+use crate::harness::{Beside, ControlPlane, Ending, eventually};
 
 /// A watch that is quiet for so long is begun again where it was.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,10 +36,7 @@ const RULES: [Rule; 3] = [
 
 /// Looks at every version of all CiliumNodes, CiliumIdentities and CiliumEndpointSlices until its end.
 #[derive(Debug)]
-pub struct Census {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Found>>>,
-}
+pub struct Census(Vec<Beside<Found>>);
 
 /// What it has come to.
 #[derive(Debug, Default)]
@@ -59,24 +53,18 @@ impl Census {
     /// `outage`: what no operator can write in, at most.
     pub fn through(control_plane: &ControlPlane, outage: Duration) -> Result<Self> {
         let limit = MOVE + outage;
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
-        for rule in RULES {
-            let (client, stop) = (control_plane.new_client()?, Arc::clone(&stop));
-            let thread = std::thread::Builder::new().name(format!("census of {}", rule.0));
+        let follow = |rule: Rule| {
+            let client = control_plane.new_client()?;
             let memory = Memory { since: BTreeMap::new(), limit };
-            threads
-                .push(thread.spawn(move || follow(&client, rule, memory, &stop)).context("start a thread")?);
-        }
-        Ok(Self { stop, threads })
+            Beside::start(format!("census of {}", rule.0), move |end| follow(&client, rule, memory, end))
+        };
+        RULES.into_iter().map(follow).collect::<Result<_>>().map(Self)
     }
 
     /// How many changes it has seen. Whatever was wrong at any moment is an error.
     pub fn end(self) -> Result<usize> {
-        self.stop.store(true, Ordering::Relaxed);
         let (mut changes, mut wrong) = (0, Vec::new());
-        for thread in self.threads {
-            let found = thread.join().map_err(|_| anyhow::anyhow!("the census panicked"))??;
+        for found in Beside::end_all(self.0)? {
             changes += found.changes;
             wrong.extend(found.wrong);
         }
@@ -85,7 +73,7 @@ impl Census {
     }
 }
 
-fn follow(client: &ApiClient, (path, rule): Rule, mut memory: Memory, stop: &AtomicBool) -> Result<Found> {
+fn follow(client: &ApiClient, (path, rule): Rule, mut memory: Memory, end: &Ending) -> Result<Found> {
     // An API server that has just begun may know the kind a moment later.
     let list = eventually(Duration::from_secs(20), &format!("a list of {path}"), || client.get(path))?;
     let mut version = text(&list, "/metadata/resourceVersion")?.to_owned();
@@ -96,7 +84,7 @@ fn follow(client: &ApiClient, (path, rule): Rule, mut memory: Memory, stop: &Ato
     let mut found = Found { wrong: rule(&objects, &mut memory)?, ..Found::default() };
     loop {
         // Once more after it was told to end.
-        let over = stop.load(Ordering::Relaxed);
+        let over = end.has_come();
         let watch = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=600");
         let Ok((lines, _)) = client.watch(&watch, PATIENCE) else {
             // The API server is away: it is asked again. Nothing changes meanwhile.

@@ -1,25 +1,19 @@
 //! Whether operators say that they are well, all the time.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::{Operator, body};
-use crate::harness::Namespace;
+use crate::harness::{Beside, Ending, Namespace};
 
 /// Between two looks, as often as no kubelet does.
 const APART: Duration = Duration::from_millis(100);
 
 /// Looks at `/healthz` of operators until its end.
 #[derive(Debug)]
-pub struct HealthWatch {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<(u32, Vec<String>)>,
-}
+pub struct HealthWatch(Beside<(u32, Vec<String>)>);
 
 impl HealthWatch {
     /// They are up, and nobody ends or freezes them meanwhile.
@@ -28,28 +22,21 @@ impl HealthWatch {
             .into_iter()
             .map(|operator| (operator.places.namespace.clone(), operator.places.http()))
             .collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("watch healthz".to_owned())
-            .spawn(move || watch(&all, &told))
-            .context("start a thread")?;
-        Ok(Self { stop, thread })
+        Beside::start("watch healthz", move |end| Ok(watch(&all, end))).map(Self)
     }
 
     /// How often it looked. Anything but a 200 is an error.
     pub fn end(self) -> Result<u32> {
-        self.stop.store(true, Ordering::Relaxed);
-        let (looks, bad) = self.thread.join().map_err(|_| anyhow::anyhow!("the watch panicked"))?;
+        let (looks, bad) = self.0.end()?;
         ensure!(bad.is_empty(), "{} of {looks} times not healthy: {bad:#?}", bad.len());
         ensure!(looks > 0, "nobody has looked");
         Ok(looks)
     }
 }
 
-fn watch(all: &[(Namespace, SocketAddr)], stop: &AtomicBool) -> (u32, Vec<String>) {
+fn watch(all: &[(Namespace, SocketAddr)], end: &Ending) -> (u32, Vec<String>) {
     let (begin, mut looks, mut bad) = (Instant::now(), 0, Vec::new());
-    while !stop.load(Ordering::Relaxed) {
+    while !end.has_come() {
         for (namespace, server) in all {
             looks += 1;
             if let Err(error) = body(namespace, *server, "/healthz") {

@@ -1,17 +1,14 @@
 //! A random history of nodes, namespaces and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use super::objects::{namespace, node, node_named, pod, pod_named};
-use crate::harness::ControlPlane;
 use crate::harness::cluster::ApiClient;
+use crate::harness::{Beside, ControlPlane, Ending};
 use crate::oracle::random::Random;
 
 const NAMESPACES: [&str; 2] = ["default", "shop"];
@@ -122,34 +119,27 @@ impl History {
 
 /// A thread that goes on with a history until its end.
 #[derive(Debug)]
-pub struct Churn {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u32>>,
-}
+pub struct Churn(Beside<u32>);
 
 impl Churn {
     /// A change every `apart`.
     pub fn start(control_plane: &ControlPlane, seed: u64, apart: Duration) -> Result<Self> {
         let client = control_plane.new_client()?;
         let mut history = History::begin(&client, seed)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let work = move || {
+        let work = move |end: &Ending| {
             let mut changes = 0;
-            while !told.load(Ordering::Relaxed) {
+            while !end.has_come() {
                 history.step(&client)?;
                 changes += 1;
                 std::thread::sleep(apart);
             }
             Ok(changes)
         };
-        let thread = std::thread::Builder::new().name("history".to_owned()).spawn(work);
-        Ok(Self { stop, thread: thread.context("start a thread")? })
+        Beside::start("history", work).map(Self)
     }
 
     /// How many changes there were.
     pub fn end(self) -> Result<u32> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the history panicked"))?
+        self.0.end()
     }
 }

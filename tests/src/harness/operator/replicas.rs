@@ -1,6 +1,5 @@
 //! Several operators on one control plane, each by a proxy of its own.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use serde_json::Value;
 
 use super::{HealthWatch, Operator, Places};
 use crate::harness::cluster::ApiClient;
+use crate::harness::judge::judge;
 use crate::harness::{ControlPlane, FaultProxy, Namespace, complain, eventually, process};
 
 /// The user that operators are.
@@ -42,18 +42,7 @@ impl Replicas {
     /// Runs `body` with proxies for `replicas` operators, none of which runs yet. Where it fails or panics, says what they
     /// said.
     pub fn test(name: &str, replicas: u8, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut all = Self::new(name, replicas)?;
-        match catch_unwind(AssertUnwindSafe(|| body(&mut all))) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                all.report(&format!("{error:#}"));
-                Err(error)
-            }
-            Err(panic) => {
-                all.report("it panicked, see above");
-                resume_unwind(panic)
-            }
-        }
+        judge(Self::new(name, replicas)?, body, Self::report)
     }
 
     pub fn new(name: &str, replicas: u8) -> Result<Self> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +171,39 @@ impl LoadTally {
                 exchanges.errors_text()
             )
         })
+    }
+}
+
+impl LoadTally {
+    /// New connections that were made, a second.
+    pub fn per_second(&self) -> u64 {
+        u64::from(self.new.answers()) * 1000 / self.took_ms.max(1)
+    }
+
+    /// What the clients saw, in a line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} new connections ({} a second), {} held with {} exchanges; failed or broken: {}",
+            self.new.answers() + self.new.failures(),
+            self.per_second(),
+            self.held,
+            self.exchanges.answers(),
+            self.trouble().as_deref().unwrap_or("0"),
+        )
+    }
+
+    /// The clients noticed nothing, all servers answered, and it was a load to speak of.
+    pub fn ensure_undisturbed(&self, servers: usize, held: u32, per_second: u32) -> Result<()> {
+        let trouble = self.trouble();
+        ensure!(trouble.is_none(), "the clients noticed: {trouble:?}");
+        let Self { new, exchanges, .. } = self;
+        ensure!(
+            new.by_name.len() == servers && exchanges.by_name.len() == servers,
+            "not all servers: {self:?}"
+        );
+        ensure!(self.held == held && exchanges.answers() >= held, "too little was held: {self:?}");
+        ensure!(self.per_second() >= u64::from(per_second), "no load to speak of: {self:?}");
+        Ok(())
     }
 }
 
