@@ -118,10 +118,22 @@ pub(crate) fn body(answer: &[u8]) -> anyhow::Result<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::io::Read;
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    /// The head of a request.
+    pub(crate) fn head(stream: &mut impl Read) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.extend(byte);
+        }
+        String::from_utf8(head).unwrap()
+    }
 
     /// An agent that gives one answer.
     fn answering(answer: &'static str) -> (tempfile::TempDir, Agent) {
@@ -130,13 +142,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                head.extend(byte);
-            }
-            assert!(head.starts_with(b"GET /v1/rows HTTP/1.0\r\n"));
+            assert!(head(&mut stream).starts_with("GET /v1/rows HTTP/1.0\r\n"));
             stream.write_all(answer.as_bytes()).unwrap();
         });
         (dir, Agent::at(&socket))

@@ -225,12 +225,16 @@ fn role(leadership: &Leadership) -> String {
         Some("refused") => "; the API server refuses writes of earlier terms",
         Some("taken") => "; the API server takes writes of earlier terms where their preconditions hold",
         Some("all-refused") => "; the API server refuses every write",
+        Some("unknown") => "; whether the API server refuses writes of earlier terms is not known",
         Some(_) | None => "",
     };
     match (state.as_str(), term) {
         ("leading", Some(term)) => format!(
             "leads for {since} (term {term}); {writes_passed} writes, {writes_refused} refused for want of the lease{earlier}"
         ),
+        ("beginning", Some(term)) => {
+            format!("has had the lease for {since} (term {term}), which the API server has to know")
+        }
         ("stopping", _) => format!("led until {since} ago and waits for its last writes"),
         ("standby", _) => format!("stands by for {since}"),
         (other, _) => other.to_owned(),
@@ -308,6 +312,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+    use crate::agent::tests::head;
 
     /// As a leader says it.
     const LEADER: &str = include_str!("../tests/data/operator-status.json");
@@ -338,13 +343,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             for _ in 0..2 {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte).unwrap();
-                    head.extend(byte);
-                }
-                assert!(head.starts_with(b"GET /v1/status HTTP/1.0\r\n"));
+                assert!(head(&mut stream).starts_with("GET /v1/status HTTP/1.0\r\n"));
                 stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
             }
         });

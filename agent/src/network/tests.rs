@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use portway_datapath::Addr;
-use portway_model::node::Prefix;
+use portway_model::node::{ClusterNode, Prefix};
 
 use super::machine::{Machine, Netlink, Route, Way};
 use super::sysctls::Sysctls;
@@ -42,8 +42,20 @@ fn ip(words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn addr(text: &str) -> Addr {
+pub(super) fn addr(text: &str) -> Addr {
     Addr::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+/// The node that a machine with the addresses of [`in_namespace`] is.
+pub(super) fn this() -> ClusterNode {
+    ClusterNode {
+        name: "this".into(),
+        created: None,
+        addresses: [addr("192.0.2.1"), addr("2001:db8::1")].into(),
+        other_addresses: Box::default(),
+        pod_cidrs: Box::default(),
+        health: Box::default(),
+    }
 }
 
 fn out(machine: &Machine, prefix: &str, gateway: Option<&str>, mtu: Option<u32>) -> Route {

@@ -1,12 +1,7 @@
-use std::net::IpAddr;
-
 use super::*;
 use crate::config::{Invocation, load};
 use crate::network::machine::LinkAddress;
-
-fn addr(text: &str) -> Addr {
-    Addr::from(text.parse::<IpAddr>().unwrap())
-}
+use crate::network::tests::{addr, this};
 
 fn network(arguments: &[&str]) -> PodNetwork {
     let all = ["--source-dir=/m", "--cgroup-root=/c", "--enable-pod-network=true"].iter().chain(arguments);
@@ -35,17 +30,6 @@ fn machine(links: Vec<Link>, default_devices: &[u32]) -> Machine {
         links: links.into_iter().map(|link| (link.index, link)).collect(),
         default_devices: default_devices.iter().copied().collect(),
         ..Machine::default()
-    }
-}
-
-fn this() -> ClusterNode {
-    ClusterNode {
-        name: "this".into(),
-        created: None,
-        addresses: [addr("192.0.2.1"), addr("2001:db8::1")].into(),
-        other_addresses: Box::default(),
-        pod_cidrs: Box::default(),
-        health: Box::default(),
     }
 }
 

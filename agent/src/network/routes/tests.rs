@@ -1,12 +1,6 @@
-use std::net::IpAddr;
-use std::sync::Arc;
-
 use super::*;
 use crate::network::machine::{Link, LinkAddress};
-
-fn addr(text: &str) -> Addr {
-    Addr::from(text.parse::<IpAddr>().unwrap())
-}
+use crate::network::tests::{addr, this};
 
 fn prefix(text: &str) -> Prefix {
     Prefix::parse(text).unwrap()
@@ -24,17 +18,6 @@ fn machine(links: Vec<Link>) -> Machine {
 
 fn remote(text: &str, node: &str, address: &str) -> RemotePrefix {
     RemotePrefix { prefix: prefix(text), node: node.into(), address: Some(addr(address)) }
-}
-
-fn this() -> Arc<ClusterNode> {
-    Arc::new(ClusterNode {
-        name: "this".into(),
-        created: None,
-        addresses: [addr("192.0.2.1"), addr("2001:db8::1")].into(),
-        other_addresses: Box::default(),
-        pod_cidrs: Box::default(),
-        health: Box::default(),
-    })
 }
 
 fn reach(remote: Vec<RemotePrefix>) -> Reach {
