@@ -34,13 +34,13 @@ pub struct Status {
 /// Who leads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Leadership {
-    /// `leading`, `stopping` (it leads no more and waits for its writes), `standby`, or `unknown`.
+    /// `beginning` (it has the lease and waits until the API server knows), `leading`, `stopping` (it leads no more and waits for its writes), `standby`, or `unknown`.
     pub state: &'static str,
     /// Since when it is so.
     pub since_seconds: f64,
     /// Who leads, as far as is known.
     pub holder: Option<String>,
-    /// How often the lease changed hands before this.
+    /// How often the lease was taken, by this.
     pub term: Option<u32>,
     /// What becomes of writes of the terms before.
     #[serde(flatten)]
@@ -48,7 +48,7 @@ pub struct Leadership {
     /// `namespace/name` of the Lease.
     pub lease: String,
     pub elector: ElectorStatus,
-    /// Writes that were sent, and that were refused because the lease was not held.
+    /// Writes that were sent, dry runs among them, and that were refused because the lease was not held.
     pub writes_passed: u64,
     pub writes_refused: u64,
     pub writes_under_way: usize,

@@ -56,8 +56,9 @@ fn verdict(all: &Replicas, lease: Duration) -> Result<Verdict> {
 }
 
 fn nothing_unfenced(all: &Replicas, lease: Duration) -> Result<()> {
-    let unfenced = verdict(all, lease)?.unfenced;
-    ensure!(unfenced.is_empty(), "late writes went through: {unfenced:#?}");
+    let verdict = verdict(all, lease)?;
+    ensure!(verdict.unfenced.is_empty(), "late writes went through: {:#?}", verdict.unfenced);
+    ensure!(verdict.nameless.is_empty(), "these name no term: {:#?}", verdict.nameless);
     Ok(())
 }
 
@@ -109,9 +110,10 @@ fn no_operator_ends_because_the_api_server_is_slow_or_away() -> Result<()> {
     })
 }
 
-/// Everything that changes something but the lease.
+/// Everything that changes something but the lease and Events, which say what was so when they were made.
 fn is_work(asked: &Asked) -> bool {
-    asked.method != Method::GET && !asked.path.contains("/leases")
+    let is_other = ["/leases", "/events"].iter().any(|kind| asked.path.contains(kind));
+    asked.method != Method::GET && !is_other && !asked.query.contains("dryRun=All")
 }
 
 /// What is on its way.
@@ -167,6 +169,32 @@ fn writes_that_arrive_when_another_replica_has_done_the_work_change_nothing() ->
 #[test]
 fn writes_that_arrive_when_another_replica_leads_and_has_done_nothing_change_nothing() -> Result<()> {
     Replicas::test("late-idle", 2, |all| late(all, false))
+}
+
+#[test]
+fn where_there_is_no_policy_of_terms_an_operator_works_and_says_so() -> Result<()> {
+    Replicas::test("no-policy", 1, |all| {
+        let binding = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "portway-operator-term"},
+        });
+        all.client().delete(&binding)?;
+        all.client().create(&node(1))?;
+        all.start(1, &flags(&[]))?;
+        all.wait_leads(1, BEGIN)?;
+        all.wait_agreement(DONE)?;
+        eventually(BEGIN, "the operator to say what is missing", || {
+            let status = all.operator(1)?.status()?;
+            ensure!(status["leadership"]["earlier_terms"] == "taken", "{}", status["leadership"]);
+            ensure!(
+                status["warnings"].to_string().contains("portway-operator-term"),
+                "{}",
+                status["warnings"]
+            );
+            Ok(())
+        })
+    })
 }
 
 /// A leader is frozen whose writes are on their way; they come when another leads, which `works` or whose own writes are

@@ -345,6 +345,6 @@ pub(super) fn may_have_happened(error: &RequestError) -> bool {
     match error {
         RequestError::Unreachable { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. } => true,
         RequestError::Status { code, .. } => *code >= 500,
-        RequestError::Path { .. } | RequestError::Fenced { .. } => false,
+        RequestError::Path { .. } | RequestError::Fenced { .. } | RequestError::OtherTerm { .. } => false,
     }
 }

@@ -169,9 +169,9 @@ impl MainTask {
 
     fn begin_term(&mut self, number: u32) {
         let Inputs { config, instruments, written, client, elector, watches, .. } = &self.inputs;
-        let fence = elector.fence().of_term(term::numbered(number));
-        let (guarded, guard) = watch::channel(None);
+        let fence = elector.fence().of_term();
         let (client, before) = term::clients(client, &fence, number);
+        let (guarded, guard) = watch::channel(None);
         let guarding = tokio::spawn(term::watch(client.clone(), before, guarded));
         let instance = elector.status().identity;
         let reporter = Reporter { controller: "portway-operator", instance, action: "Reconcile" };
@@ -185,7 +185,12 @@ impl MainTask {
         let redefine = Arc::new(Notify::new());
         let again = Arc::clone(&redefine);
         let definitions = lead::definitions(client, config.skip_crds, again, watches.hurrier(), told);
-        let definitions = tokio::spawn(definitions);
+        let mut begun = guard.clone();
+        let definitions = tokio::spawn(async move {
+            if begun.wait_for(Option::is_some).await.is_ok() {
+                definitions.await;
+            }
+        });
         self.enter(Phase::Leading(Term {
             number,
             fence,
@@ -207,6 +212,8 @@ impl MainTask {
             tracing::warn!(term = term.number, "standing down: no write from now on");
             term.is_stopping = true;
             term.fence.end();
+            // Dry runs do nothing that there is to wait for.
+            term.guarding.abort();
             term.executor.stop();
             term.identities.iter_mut().for_each(Identities::stop);
             // What makes definitions is refused from now on, and has its last answer before it ends with the term.
@@ -320,6 +327,7 @@ impl MainTask {
         let status = elector.status();
         let leadership = self.leadership.borrow().clone();
         let (state, term) = match (&self.phase, &leadership) {
+            (Phase::Leading(term), _) if !term.is_working() => ("beginning", Some(term.number)),
             (Phase::Leading(term), _) => ("leading", Some(term.number)),
             (Phase::Stopping(term), _) => ("stopping", Some(term.number)),
             (Phase::Standby, Leadership::Unknown) => ("unknown", None),

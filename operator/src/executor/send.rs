@@ -18,7 +18,7 @@ pub(super) enum Answer {
         /// How long the server asks to be left alone.
         retry_after: Option<Duration>,
     },
-    /// It was not sent, for the lease is not held.
+    /// It was not sent, or the API server refused it, for the lease is not held.
     Fenced,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn send(client: &Client, write: &Write) -> Answer {
     let is_delete = matches!(write.change, Change::Delete { .. });
     match answer {
         Ok(text) => plain(Outcome::Done { version: if is_delete { 0 } else { version(&text) } }),
-        Err(RequestError::Fenced { .. }) => Answer::Fenced,
+        Err(RequestError::Fenced { .. } | RequestError::OtherTerm { .. }) => Answer::Fenced,
         Err(error) => failed(&error, &write.change),
     }
 }

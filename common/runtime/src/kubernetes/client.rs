@@ -21,10 +21,11 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::error::{ClientError, RequestError, chain};
-use super::fence::{Fence, Term};
+use super::fence::Fence;
 use super::ledger::{ClientStatus, Ledger};
 use super::servers::Servers;
 use super::status::Status;
+use super::term::Term;
 use super::throttle::Throttle;
 use asking::Asking;
 pub use content::PatchType;
@@ -62,6 +63,8 @@ pub struct Client {
     inner: Arc<Inner>,
     /// Asked before each request that is no GET.
     fence: Option<Fence>,
+    /// Of which term its writes are.
+    term: Option<Term>,
 }
 
 struct Inner {
@@ -113,17 +116,21 @@ impl Client {
             returns: watch::Sender::new(0),
             asking: AtomicUsize::new(0),
         };
-        Self { inner: Arc::new(inner), fence: None }
+        Self { inner: Arc::new(inner), fence: None, term: None }
     }
 
     /// The same client, whose every request but GETs is refused unless `fence` lets it through, and given up after the
     /// fence's limit: the wait for the rate limit, for connections and for other servers is part of it.
-    ///
-    /// Where the fence is of a term, requests say so in what admission is told of them: creates and patches by their field
-    /// manager, deletions by their grace period (see [`Deletion`]).
     #[must_use]
     pub fn fenced(&self, fence: Fence) -> Self {
-        Self { inner: Arc::clone(&self.inner), fence: Some(fence) }
+        Self { fence: Some(fence), ..self.clone() }
+    }
+
+    /// The same client, whose every write says that it is of `term` in what admission is told of it: creates and patches by
+    /// their field manager, deletions by their grace period (see [`Deletion`]).
+    #[must_use]
+    pub fn in_term(&self, term: Term) -> Self {
+        Self { term: Some(term), ..self.clone() }
     }
 
     /// The whole answer to a GET of `path` (with its query).
@@ -156,12 +163,8 @@ impl Client {
     /// # Errors
     /// As [`Client::get`]; 409 where a precondition does not hold.
     pub async fn delete(&self, path: &str, deletion: Deletion<'_>) -> Result<Bytes, RequestError> {
-        let options = deletion.options(self.term());
+        let options = deletion.options(self.term);
         self.fetch(Method::DELETE, path, JSON, options.to_string().into_bytes().into()).await
-    }
-
-    fn term(&self) -> Option<Term> {
-        self.fence.as_ref().and_then(Fence::term)
     }
 
     pub fn status(&self) -> ClientStatus {
@@ -204,21 +207,29 @@ impl Client {
         accept: &'static str,
         content: Content,
     ) -> Result<Bytes, RequestError> {
-        let Some(fence) = self.fence.as_ref().filter(|_| method != Method::GET) else {
+        if method == Method::GET {
             return self.fetch_whole(method, path, accept, content).await;
-        };
-        let _under_way = fence.enter();
-        let path = match fence.term() {
+        }
+        let path = match &self.term {
             Some(term) if method != Method::DELETE => {
                 let sign = if path.contains('?') { '&' } else { '?' };
                 Cow::Owned(format!("{path}{sign}fieldManager={term}"))
             }
             Some(_) | None => Cow::Borrowed(path),
         };
-        match timeout(fence.limit(), self.fetch_whole(method, &path, accept, content)).await {
-            Ok(result) => result,
-            Err(_) => Err(RequestError::Timeout { url: self.shown(&path), after: fence.limit() }),
-        }
+        let whole = self.fetch_whole(method, &path, accept, content);
+        let result = match &self.fence {
+            None => whole.await,
+            Some(fence) => {
+                let _under_way = fence.enter();
+                let late = |_| RequestError::Timeout { url: self.shown(&path), after: fence.limit() };
+                timeout(fence.limit(), whole).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+            }
+        };
+        result.map_err(|error| match &self.term {
+            Some(term) => term.judge(error),
+            None => error,
+        })
     }
 
     async fn fetch_whole(

@@ -61,6 +61,9 @@ pub enum RequestError {
     /// A write that was not sent: the lease is not held for as long as it may take.
     #[error("{url}: not written, for the lease is not held")]
     Fenced { url: String },
+    /// A write that the API server refused, for it is of another [`Term`](super::Term) than the lease. Nothing changed.
+    #[error("{url}: refused as of another term of the lease: {message}")]
+    OtherTerm { url: String, message: String },
 }
 
 impl RequestError {
@@ -72,7 +75,8 @@ impl RequestError {
             | Self::Timeout { .. }
             | Self::Answer { .. }
             | Self::Path { .. }
-            | Self::Fenced { .. } => None,
+            | Self::Fenced { .. }
+            | Self::OtherTerm { .. } => None,
         }
     }
 
@@ -85,6 +89,7 @@ impl RequestError {
             Self::Answer { .. } => "broken-answer".to_owned(),
             Self::Path { .. } => "bad-path".to_owned(),
             Self::Fenced { .. } => "fenced".to_owned(),
+            Self::OtherTerm { .. } => "other-term".to_owned(),
         }
     }
 
@@ -96,7 +101,8 @@ impl RequestError {
             | Self::Timeout { .. }
             | Self::Answer { .. }
             | Self::Path { .. }
-            | Self::Fenced { .. } => None,
+            | Self::Fenced { .. }
+            | Self::OtherTerm { .. } => None,
         }
     }
 
@@ -105,7 +111,7 @@ impl RequestError {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } => true,
             Self::Status { code, .. } => matches!(code, 500 | 502..=504),
-            Self::Answer { .. } | Self::Path { .. } | Self::Fenced { .. } => false,
+            Self::Answer { .. } | Self::Path { .. } | Self::Fenced { .. } | Self::OtherTerm { .. } => false,
         }
     }
 }

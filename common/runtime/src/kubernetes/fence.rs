@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,32 +10,12 @@ use tokio::time::Instant;
 ///
 /// A write passes only if the lease is held for its whole [`Fence::limit`] to come, and is given up after that time:
 /// its answer is there, or it is given up, before another may lead. Who was frozen in between is not helped by that:
-/// for him are the [`Term`], which the API server compares, and a write's own preconditions.
+/// for him are the [`Term`](super::Term), which the API server compares, and a write's own preconditions.
 #[derive(Clone, Debug)]
 pub struct Fence {
     inner: Arc<Inner>,
-    /// Whose writes these are.
-    term: Option<Term>,
     /// The term is over, which no renewal turns back.
     ended: Arc<watch::Sender<bool>>,
-}
-
-/// A leader's time from when it takes the lease to when it loses it. Every write says of which term it is (see
-/// [`Client::fenced`](super::Client::fenced)), so that an API server which knows the lease can refuse those of earlier
-/// ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
-    /// The manager of the fields that are written.
-    pub manager: &'static str,
-    /// `leaseTransitions` of the Lease, which no two terms have in common.
-    pub number: u32,
-}
-
-/// As a field manager: `portway-operator/7`.
-impl fmt::Display for Term {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.manager, self.number)
-    }
 }
 
 #[derive(Debug)]
@@ -66,18 +45,13 @@ impl Fence {
             under_way: AtomicUsize::new(0),
             idle: Notify::new(),
         };
-        Self { inner: Arc::new(inner), term: None, ended: Arc::default() }
+        Self { inner: Arc::new(inner), ended: Arc::default() }
     }
 
     /// The same fence for what is written in one term, which ends alone.
     #[must_use]
-    pub fn of_term(&self, term: Term) -> Self {
-        Self { inner: Arc::clone(&self.inner), term: Some(term), ended: Arc::default() }
-    }
-
-    /// Of which term the writes are.
-    pub fn term(&self) -> Option<Term> {
-        self.term
+    pub fn of_term(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), ended: Arc::default() }
     }
 
     /// Ends the term: nothing of it passes any more, though the lease is renewed or held again, and what waits for its turn

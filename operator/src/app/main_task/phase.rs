@@ -35,8 +35,8 @@ pub(super) struct Term {
     /// A kind is gone: definitions are to be made again.
     pub(super) redefine: Arc<Notify>,
     pub(super) defined: watch::Receiver<Report>,
-    /// What becomes of writes of earlier terms. `None`: it is not known whether the API server takes those of this one, and
-    /// nothing is written.
+    /// What becomes of writes of earlier terms. `None`: the API server does not take those of this one yet, and nothing is
+    /// written.
     pub(super) guard: watch::Receiver<Option<Guard>>,
     pub(super) guarding: tokio::task::JoinHandle<()>,
 }

@@ -24,6 +24,8 @@ pub struct Write {
     pub resource: String,
     /// Empty where the object gets its name from the API server, and in a create.
     pub name: String,
+    /// Who it says that it is: its `fieldManager`.
+    pub manager: Option<String>,
     /// Of the answer.
     pub code: u64,
     /// The address that asked: of its node, or the one that a proxy says.
@@ -103,12 +105,20 @@ impl ControlPlane {
     }
 }
 
+/// In the query of a request.
+fn manager(uri: &str) -> Option<String> {
+    let pairs = uri.split_once('?').into_iter().flat_map(|(_, query)| query.split('&'));
+    let mut named = pairs.filter_map(|pair| pair.strip_prefix("fieldManager="));
+    named.next().map(str::to_owned)
+}
+
 fn write(event: &Value) -> Result<Write> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok(Write {
         verb: text("/verb"),
         resource: text("/objectRef/resource"),
         name: text("/objectRef/name"),
+        manager: manager(&text("/requestURI")),
         code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
         from: text("/sourceIPs/0").parse().ok(),
         received: time(&text("/requestReceivedTimestamp"))?,

@@ -17,6 +17,8 @@ pub struct Verdict {
     pub refused: usize,
     /// Those that came when their replica did not hold it, and went through.
     pub unfenced: Vec<Write>,
+    /// Creates and patches that do not say of which term they are; a deletion says it where the record does not.
+    pub nameless: Vec<Write>,
     /// Who held the lease, one after the other.
     pub holders: Vec<IpAddr>,
 }
@@ -37,6 +39,11 @@ pub fn judge(writes: &[Write], lease: Duration) -> Verdict {
                 held = Some(write);
             }
             continue;
+        }
+        let says_term =
+            write.manager.as_deref().is_some_and(|manager| manager.starts_with("portway-operator/"));
+        if write.verb != "delete" && !says_term {
+            verdict.nameless.push(write.clone());
         }
         let holds =
             held.is_some_and(|held| held.from == write.from && write.received < held.received + lease);
@@ -60,6 +67,7 @@ mod tests {
             verb: "patch".to_owned(),
             resource: resource.to_owned(),
             name: String::new(),
+            manager: Some("portway-operator/1".to_owned()),
             code,
             from: Some(IpAddr::from([192, 0, 2, from])),
             received: Duration::from_secs(at),
@@ -84,6 +92,9 @@ mod tests {
         assert_eq!((verdict.fenced, verdict.refused), (2, 1));
         let unfenced: Vec<_> = verdict.unfenced.iter().map(|write| write.received.as_secs()).collect();
         assert_eq!(unfenced, [0, 7, 9]);
-        assert_eq!(verdict.holders.len(), 2);
+        assert_eq!((verdict.holders.len(), verdict.nameless.len()), (2, 0));
+        let nameless = Write { manager: None, ..write(1, "ciliumnodes", 9, 200) };
+        let deletion = Write { verb: "delete".to_owned(), ..nameless.clone() };
+        assert_eq!(judge(&[nameless.clone(), deletion], LEASE).nameless, [nameless]);
     }
 }

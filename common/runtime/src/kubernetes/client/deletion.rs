@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::kubernetes::fence::Term;
+use crate::kubernetes::term::Term;
 
 /// Which object is to go, and only that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

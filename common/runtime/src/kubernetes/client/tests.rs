@@ -6,6 +6,7 @@ use crate::kubernetes::scripted::scripted;
 mod certificates;
 mod credentials;
 mod fence;
+mod term;
 
 /// A request that runs while the test answers it.
 fn ask(client: &Client, method: Method) -> tokio::task::JoinHandle<Result<Bytes, RequestError>> {

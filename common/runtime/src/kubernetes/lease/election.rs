@@ -10,6 +10,11 @@ use std::time::Duration;
 use super::LeaseTimes;
 use super::record::{Claim, Record};
 
+/// The number of the term after this one. The field is an `int32`.
+const fn after(transitions: u32) -> u32 {
+    if transitions < i32::MAX.unsigned_abs() { transitions + 1 } else { 1 }
+}
+
 /// A conflict is answered by a look at once, but not more than so often in a row.
 const CONFLICTS_IN_A_ROW: u32 = 2;
 
@@ -64,6 +69,16 @@ pub(super) enum Action {
         version: u64,
         claim: Claim,
     },
+}
+
+impl Action {
+    /// Who did not hold the lease does after it.
+    fn is_taking(&self) -> bool {
+        match self {
+            Self::Look => false,
+            Self::Create(claim) | Self::Replace { claim, .. } => claim.is_new,
+        }
+    }
 }
 
 /// What to do next.
@@ -160,7 +175,7 @@ impl Election {
                     return Step::Wait(over.min(end));
                 }
                 let transitions = before.as_ref().map_or(0, |(record, _)| record.transitions);
-                Action::Create(self.claim(transitions.saturating_add(1)))
+                Action::Create(self.claim(after(transitions)))
             }
             Seen::Record { record, since } => {
                 let over = self.over(record, *since);
@@ -171,7 +186,7 @@ impl Election {
                     Claim { is_new: false, ..self.claim(record.transitions) }
                 } else {
                     // Be it one's own: what was written in a term that is over is told from what is written in this one.
-                    self.claim(record.transitions.saturating_add(1))
+                    self.claim(after(record.transitions))
                 };
                 Action::Replace { version: record.version, claim }
             }
@@ -219,9 +234,11 @@ impl Election {
             }
             Answer::Lease(record) => {
                 self.conflicts = 0;
-                self.held = Some(Held { term: record.transitions, sent });
+                let holds = self.held.is_some_and(|held| now < self.until(&held));
+                self.held = (holds || action.is_taking()).then_some(Held { term: record.transitions, sent });
                 self.see(now, record.version, Some(record));
-                next
+                // A renewal whose answer comes after the end has renewed nothing: the lease is taken anew.
+                if self.held.is_some() { next } else { now }
             }
             Answer::Absent | Answer::Conflict => {
                 self.conflicts = self.conflicts.saturating_add(1);

@@ -151,6 +151,23 @@ fn a_leader_that_cannot_renew_leads_no_more_after_the_deadline_and_tries_on() {
 }
 
 #[test]
+fn a_renewal_that_is_answered_after_the_end_of_the_term_renews_nothing() {
+    let mut election = leading(1000);
+    asked(election.poll(at(9000)));
+    assert_eq!(election.role(at(11_000)), Role::Standby { leader: None });
+    let renewed = Record { transitions: 8, ..record(12, "me") };
+    // With and without a look at the clock in between.
+    election.answered(at(11_500), Answer::Lease(renewed));
+    assert_eq!(election.role(at(11_500)), Role::Standby { leader: None });
+    let Action::Replace { version: 12, claim } = asked(election.poll(at(11_500))) else {
+        panic!("it gave up")
+    };
+    assert_eq!((claim.transitions, claim.is_new), (9, true));
+    election.answered(at(11_600), Answer::Lease(Record { transitions: 9, ..record(13, "me") }));
+    assert!(matches!(election.role(at(11_600)), Role::Leading { term: 9, .. }));
+}
+
+#[test]
 fn a_leader_that_sees_another_one_stops_at_once() {
     let mut election = leading(1000);
     election.told(at(2000), 20, Some(record(20, "other")));

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::kubernetes::fence::{Fence, Term};
+use crate::kubernetes::fence::Fence;
 
 const LIMIT: Duration = Duration::from_secs(4);
 
@@ -10,10 +10,6 @@ fn fence(seconds: u64) -> Fence {
     let fence = Fence::new(LIMIT);
     fence.open_until(Instant::now() + Duration::from_secs(seconds));
     fence
-}
-
-fn term(number: u32) -> Term {
-    Term { manager: "portway-test", number }
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,7 +160,7 @@ async fn a_patch_says_how_it_is_to_be_read() {
 async fn what_waits_for_its_turn_is_refused_when_its_term_ends_and_passes_in_no_other() {
     let (client, mut server) = scripted(&["http://a"]);
     let fence = fence(60);
-    let (old, new) = (fence.of_term(term(7)), fence.of_term(term(8)));
+    let (old, new) = (fence.of_term(), fence.of_term());
     let writes: Vec<_> = (0..300).map(|_| ask(&client.fenced(old.clone()), Method::POST)).collect();
     let sent = [server.next().await, server.next().await];
     let began = Instant::now();
@@ -190,46 +186,4 @@ async fn what_waits_for_its_turn_is_refused_when_its_term_ends_and_passes_in_no_
     ask(&client.fenced(new), Method::POST).await.unwrap().unwrap();
     assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
     answering.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn every_write_says_of_which_term_it_is_where_admission_sees_it() {
-    let (client, mut server) = scripted(&["http://a"]);
-    let fence = fence(60);
-    let in_term = client.fenced(fence.of_term(term(7)));
-    for method in [Method::POST, Method::PUT, Method::PATCH] {
-        let request = ask(&in_term, method);
-        let asked = server.next().await;
-        assert_eq!(
-            (asked.query["x"].as_str(), asked.query["fieldManager"].as_str()),
-            ("1", "portway-test/7")
-        );
-        asked.json(200, &json!({}));
-        request.await.unwrap().unwrap();
-    }
-    let request = ask(&in_term, Method::GET);
-    let asked = server.next().await;
-    assert_eq!(asked.query.len(), 1);
-    asked.json(200, &json!({}));
-    request.await.unwrap().unwrap();
-
-    let delete = |client: &Client, is_graceful: bool| {
-        let client = client.clone();
-        let deletion = Deletion { uid: "u-1", version: Some(5), is_graceful };
-        tokio::spawn(async move { client.delete("/api/v1/nodes/a", deletion).await })
-    };
-    let preconditions = json!({"uid": "u-1", "resourceVersion": "5"});
-    for (client, is_graceful, grace) in [
-        (&in_term, false, json!(7)),
-        (&in_term, true, json!(null)),
-        (&client.fenced(fence), false, json!(null)),
-    ] {
-        let request = delete(client, is_graceful);
-        let asked = server.next().await;
-        assert_eq!((asked.path.as_str(), asked.query.len()), ("/api/v1/nodes/a", 0));
-        let options: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
-        assert_eq!((&options["preconditions"], &options["gracePeriodSeconds"]), (&preconditions, &grace));
-        asked.json(200, &json!({}));
-        request.await.unwrap().unwrap();
-    }
 }

@@ -1,6 +1,7 @@
 //! Two candidates whose clocks go wrong, an API server that loses requests and answers, and processes that are frozen:
-//! never do two lead.
+//! never do two lead, and never does a term begin twice.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::LeaseTimes;
@@ -48,8 +49,12 @@ impl Candidate {
         Duration::from_millis(u64::try_from(passed).unwrap())
     }
 
-    fn leads(&self, now: u64) -> bool {
-        matches!(self.election.role(self.clock(now)), Role::Leading { .. })
+    /// Where it leads.
+    fn term(&self, now: u64) -> Option<u32> {
+        match self.election.role(self.clock(now)) {
+            Role::Leading { term, .. } => Some(term),
+            Role::Standby { .. } | Role::Unknown => None,
+        }
     }
 }
 
@@ -105,6 +110,8 @@ fn history(seed: u64, times: LeaseTimes) -> u32 {
             [usize::try_from(chance.below(3)).unwrap()];
     }
     let (mut terms, mut led) = (0, None);
+    // By their numbers, as long as nobody has deleted the Lease.
+    let mut begun = Some(BTreeSet::new());
     let (mut outage_until, mut slow) = (0, 0);
     for now in (0..40 * duration).step_by(50) {
         if chance.below(2000) == 0 {
@@ -116,6 +123,7 @@ fn history(seed: u64, times: LeaseTimes) -> u32 {
         if chance.below(5000) == 0 && candidates.iter().all(|candidate| candidate.knows) {
             server.version += 1;
             server.lease = None;
+            begun = None;
         }
         let before = server.lease.clone();
         for candidate in &mut candidates {
@@ -177,20 +185,23 @@ fn history(seed: u64, times: LeaseTimes) -> u32 {
             }
         }
         let leaders: Vec<_> =
-            candidates.iter().filter(|candidate| candidate.leads(now)).map(|of| of.name).collect();
+            candidates.iter().filter(|candidate| candidate.term(now).is_some()).map(|of| of.name).collect();
         assert!(leaders.len() < 2, "history {seed}: both lead at {now} ms");
-        if let Some(leader) = leaders.first()
-            && led != Some(*leader)
+        let term = candidates.iter().find_map(|candidate| candidate.term(now));
+        if let Some(term) = term
+            && led != Some(term)
         {
-            led = Some(*leader);
+            let is_new = begun.as_mut().is_none_or(|begun| begun.insert(term));
+            assert!(is_new, "history {seed}: term {term} begins once more at {now} ms");
             terms += 1;
         }
+        led = term;
     }
     terms
 }
 
 #[test]
-fn two_candidates_with_clocks_five_percent_wrong_never_both_lead() {
+fn of_two_candidates_with_clocks_five_percent_wrong_never_two_lead_and_no_term_begins_twice() {
     let times = [
         super::TIMES,
         LeaseTimes {
