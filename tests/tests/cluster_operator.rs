@@ -26,6 +26,16 @@ fn flags(more: &[&'static str]) -> Vec<&'static str> {
     [&ALL_WORK, more].concat()
 }
 
+/// No more replicas than `most` say that they lead, at any time before `end`.
+fn lead_at_most(all: &Replicas, most: usize, end: Instant) -> Result<()> {
+    while Instant::now() < end {
+        let leaders = all.leaders()?;
+        ensure!(leaders.len() <= most, "{leaders:?} lead");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
 #[test]
 fn of_two_replicas_one_leads_and_the_other_follows_it_in_time() -> Result<()> {
     Replicas::test("leads", 2, |all| {
@@ -88,12 +98,7 @@ fn pain_76_of_replicas_that_start_before_the_api_server_one_leads() -> Result<()
         all.start(2, &flags)?;
         let health = all.watch_health()?;
         // Longer than a lease: who took it for granted would lead by now.
-        let end = Instant::now() + SHORT + Duration::from_secs(1);
-        while Instant::now() < end {
-            let leaders = all.leaders()?;
-            ensure!(leaders.is_empty(), "{leaders:?} lead without a lease");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        lead_at_most(all, 0, Instant::now() + SHORT + Duration::from_secs(1))?;
         all.control_plane_mut().start_api_server()?;
         let census = Census::start(all.control_plane())?;
         // The two have backed off meanwhile.
@@ -134,12 +139,7 @@ fn pain_76_where_discovery_fails_there_are_not_two_leaders() -> Result<()> {
         all.start(1, &flags)?;
         all.start(2, &flags)?;
         let health = all.watch_health()?;
-        let end = Instant::now() + SHORT + Duration::from_secs(2);
-        while Instant::now() < end {
-            let leaders = all.leaders()?;
-            ensure!(leaders.len() < 2, "{leaders:?} lead");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        lead_at_most(all, 1, Instant::now() + SHORT + Duration::from_secs(2))?;
         all.proxies().iter().for_each(|proxy| proxy.behave());
         let leader = all.wait_leader(BEGIN * 2)?;
         eventually(BEGIN * 2, "nodes to have their ranges", || {
@@ -230,10 +230,7 @@ fn a_leader_whose_lease_somebody_takes_steps_down_and_waits_for_it() -> Result<(
             let before = all.control_plane().operator_writes()?.len();
             // The node that comes now waits: the lease is another's as long as it lasts.
             all.client().create(&node(10 + turn))?;
-            while taken.elapsed() < SHORT - Duration::from_secs(1) {
-                assert_eq!(all.leaders()?, [0; 0]);
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            lead_at_most(all, 0, taken + SHORT - Duration::from_secs(1))?;
             let writes = all.control_plane().operator_writes()?;
             let meanwhile: Vec<_> =
                 writes.get(before..).into_iter().flatten().filter(|write| write.is_done()).collect();
