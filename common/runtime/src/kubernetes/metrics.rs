@@ -86,6 +86,20 @@ impl<F: Fn() -> Told> ApiServerCollector<F> {
         }
     }
 
+    fn all(&self) -> [&dyn Collector; 9] {
+        [
+            &self.age,
+            &self.relists,
+            &self.resumes,
+            &self.events,
+            &self.errors,
+            &self.requests,
+            &self.throttled,
+            &self.reachable,
+            &self.object_events,
+        ]
+    }
+
     fn read_client(&self, status: &ClientStatus) {
         for (code, number) in &status.answers {
             set(&self.requests, &[&code.to_string()], *number);
@@ -109,18 +123,7 @@ fn set(counter: &IntCounterVec, labels: &[&str], number: u64) {
 
 impl<F: Fn() -> Told + Send + Sync> Collector for ApiServerCollector<F> {
     fn desc(&self) -> Vec<&Desc> {
-        [
-            self.age.desc(),
-            self.relists.desc(),
-            self.resumes.desc(),
-            self.events.desc(),
-            self.errors.desc(),
-            self.requests.desc(),
-            self.throttled.desc(),
-            self.reachable.desc(),
-            self.object_events.desc(),
-        ]
-        .concat()
+        self.all().into_iter().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -132,17 +135,6 @@ impl<F: Fn() -> Told + Send + Sync> Collector for ApiServerCollector<F> {
                 set(&self.object_events, &[outcome], number);
             }
         }
-        [
-            self.age.collect(),
-            self.relists.collect(),
-            self.resumes.collect(),
-            self.events.collect(),
-            self.errors.collect(),
-            self.requests.collect(),
-            self.throttled.collect(),
-            self.reachable.collect(),
-            self.object_events.collect(),
-        ]
-        .concat()
+        self.all().into_iter().flat_map(Collector::collect).collect()
     }
 }
