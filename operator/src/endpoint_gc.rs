@@ -90,7 +90,7 @@ impl Controller for EndpointGc {
             let Some((endpoint, why)) = endpoint.and_then(|e| Some((e, orphaned(observed, e)?))) else {
                 return false;
             };
-            writes.push(Write::delete_unchanged(Kind::CiliumEndpoint, &endpoint.meta, why));
+            writes.push(Write::delete(Kind::CiliumEndpoint, &endpoint.meta, why));
             true
         });
         Plan { writes, again: Some(self.next.saturating_sub(now.monotonic)), ..Plan::default() }

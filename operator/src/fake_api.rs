@@ -98,7 +98,7 @@ impl FakeApi {
             }
             Change::Delete { uid, version } => {
                 match self.get(*kind, object) {
-                    Some(seen) if is_meant(seen, uid, *version) => {}
+                    Some(seen) if is_meant(seen, uid, Some(*version)) => {}
                     Some(_) | None => return Outcome::Late,
                 }
                 self.remove(*kind, object);

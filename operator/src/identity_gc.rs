@@ -182,7 +182,7 @@ impl IdentityGc {
                 }
                 Verdict::Delete => {
                     let reason = format!("nothing has used it for {} s and more", timeouts.marked);
-                    deletes.push(Write::delete_unchanged(kind, meta, reason));
+                    deletes.push(Write::delete(kind, meta, reason));
                 }
             }
         }

@@ -32,8 +32,8 @@ pub enum Change {
         subresource: Option<&'static str>,
         body: Value,
     },
-    /// Fails unless the object has this UID and, where it is said, this version.
-    Delete { uid: Arc<str>, version: Option<u64> },
+    /// Fails unless the object has this UID and this version.
+    Delete { uid: Arc<str>, version: u64 },
 }
 
 /// How a patch is read by the API server.
@@ -70,15 +70,9 @@ impl Write {
         Self { kind, object: seen.full_name(), change, reason: reason.into() }
     }
 
-    /// Of the object as it was seen, whatever has changed in it since.
-    pub fn delete(kind: Kind, seen: &Meta, reason: impl Into<String>) -> Self {
-        let change = Change::Delete { uid: Arc::clone(&seen.uid), version: None };
-        Self { kind, object: seen.full_name(), change, reason: reason.into() }
-    }
-
     /// Of the object if nothing has changed in it since it was seen.
-    pub fn delete_unchanged(kind: Kind, seen: &Meta, reason: impl Into<String>) -> Self {
-        let change = Change::Delete { uid: Arc::clone(&seen.uid), version: Some(seen.version) };
+    pub fn delete(kind: Kind, seen: &Meta, reason: impl Into<String>) -> Self {
+        let change = Change::Delete { uid: Arc::clone(&seen.uid), version: seen.version };
         Self { kind, object: seen.full_name(), change, reason: reason.into() }
     }
 }

@@ -67,7 +67,7 @@ impl Requests {
                 }
                 Action::Delete { number, version } => {
                     let uid = version.uid.to_string();
-                    let version = Some(version.resource_version);
+                    let version = version.resource_version;
                     let deletion = Deletion { uid: &uid, version, is_graceful: false };
                     match client.delete(&path(number), deletion).await {
                         Ok(_) => Ok(Outcome::Done),

@@ -167,9 +167,6 @@ fn details(change: &Change) -> (&'static str, String) {
             let of = subresource.map(|of| format!(" of /{of}")).unwrap_or_default();
             ("patch", format!("{of}\n    {body}"))
         }
-        Change::Delete { uid, version } => {
-            let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
-            ("delete", format!(" (uid {uid}{version})"))
-        }
+        Change::Delete { uid, version } => ("delete", format!(" (uid {uid}, version {version})")),
     }
 }

@@ -37,7 +37,7 @@ fn endpoint(observed: &mut Observed, name: &str, pod_uid: &str, more: Value) {
 }
 
 /// What is deleted: the object, its UID and its version.
-fn deleted(plan: &Plan) -> Vec<(&str, &str, Option<u64>)> {
+fn deleted(plan: &Plan) -> Vec<(&str, &str, u64)> {
     let mut found = Vec::new();
     for write in &plan.writes {
         let Change::Delete { uid, version } = &write.change else { panic!("{write:?}") };
@@ -70,11 +70,11 @@ fn endpoints_go_whose_pod_is_gone_or_over_or_another_one() {
     observed.pods.apply(r#"{"metadata": {"name": "odd", "namespace": "a"}, "status": 7}"#);
     let plan = gc().plan(&observed, at(0));
     let expected = [
-        ("a/again", "of-again-4", Some(7)),
-        ("a/bare", "of-bare-", Some(7)),
-        ("a/done", "of-done-2", Some(7)),
-        ("a/failed", "of-failed-3", Some(7)),
-        ("a/gone", "of-gone-6", Some(7)),
+        ("a/again", "of-again-4", 7),
+        ("a/bare", "of-bare-", 7),
+        ("a/done", "of-done-2", 7),
+        ("a/failed", "of-failed-3", 7),
+        ("a/gone", "of-gone-6", 7),
     ];
     assert_eq!(deleted(&plan), expected);
     assert_eq!(plan.again, Some(INTERVAL));
@@ -115,7 +115,7 @@ fn what_is_to_go_is_tried_until_it_is_gone_and_spared_if_its_pod_comes() {
     endpoint(&mut later, "y", "2", json!({}));
     endpoint(&mut later, "z", "1", json!({"resourceVersion": "8"}));
     endpoint(&mut later, "w", "1", json!({}));
-    assert_eq!(deleted(&gc.plan(&later, at(1))), [("a/z", "of-z-1", Some(8))]);
+    assert_eq!(deleted(&gc.plan(&later, at(1))), [("a/z", "of-z-1", 8)]);
     pod(&mut later, "z", "1", "Running");
     assert_eq!(deleted(&gc.plan(&later, at(2))), []);
 }

@@ -58,7 +58,7 @@ impl Controller for Gc {
             self.alone.insert(Arc::clone(&meta.name), (Arc::clone(&meta.uid), since));
             let left = (since + wait).saturating_sub(now.monotonic);
             if left.is_zero() {
-                plan.writes.push(Write::delete_unchanged(Kind::CiliumNode, meta, "its Node is gone"));
+                plan.writes.push(Write::delete(Kind::CiliumNode, meta, "its Node is gone"));
             } else {
                 plan.again = plan.again.min(Some(left)).or(Some(left));
             }

@@ -205,7 +205,7 @@ impl Controller for Unmanaged {
         self.planned =
             Some(Deletion { at: now.monotonic, pause, there: self.seen.keys().cloned().collect() });
         let reason = "it has no endpoint, though its node's agent is ready";
-        Plan { writes: vec![Write::delete_unchanged(Kind::Pod, &pod.meta, reason)], ..Plan::default() }
+        Plan { writes: vec![Write::delete(Kind::Pod, &pod.meta, reason)], ..Plan::default() }
     }
 
     fn done(&mut self, _: &Write, outcome: &Outcome) {

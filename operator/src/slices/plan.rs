@@ -131,7 +131,7 @@ fn rewrite(
     let planned = |write, left| Planned { write, has_priority, inserted: added.len(), removed, left };
     if elements.is_empty() {
         let reason = "none of its endpoints is there any more";
-        let write = Write::delete_unchanged(Kind::CiliumEndpointSlice, &slice.meta, reason);
+        let write = Write::delete(Kind::CiliumEndpointSlice, &slice.meta, reason);
         return (!slice.meta.is_deleting).then(|| (urgency(What::Deleted), planned(write, 0)));
     }
     if changed + removed + added.len() == 0 {

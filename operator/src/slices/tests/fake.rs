@@ -106,7 +106,7 @@ impl Api {
                 Outcome::Done { version }
             }
             (Change::Delete { uid, version }, Some(slice)) => {
-                let version = version.expect("a version").to_string();
+                let version = version.to_string();
                 if slice["metadata"]["uid"] != **uid || slice["metadata"]["resourceVersion"] != version {
                     return Outcome::Late;
                 }

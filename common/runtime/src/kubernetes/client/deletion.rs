@@ -6,8 +6,8 @@ use crate::kubernetes::term::Term;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion<'a> {
     pub uid: &'a str,
-    /// The version that was seen; `None`: whatever has changed in it since.
-    pub version: Option<u64>,
+    /// The version that was seen.
+    pub version: u64,
     /// The kind has a grace period of its own, as Pods have. Of one that has none the API server reads the field and makes
     /// nothing of it (apiserver/pkg/registry/rest/delete.go, `BeforeDelete`), but admission sees it: it has the number of
     /// the term, for which options of a deletion have no other place.
@@ -20,11 +20,8 @@ impl Deletion<'_> {
         let mut options = json!({
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": self.uid},
+            "preconditions": {"uid": self.uid, "resourceVersion": self.version.to_string()},
         });
-        if let Some(version) = self.version {
-            options["preconditions"]["resourceVersion"] = version.to_string().into();
-        }
         if let Some(term) = term.filter(|_| !self.is_graceful) {
             options["gracePeriodSeconds"] = term.number.into();
         }

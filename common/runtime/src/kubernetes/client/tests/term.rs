@@ -24,7 +24,7 @@ async fn every_write_says_of_which_term_it_is_where_admission_sees_it() {
 
     let delete = |client: &Client, is_graceful: bool| {
         let client = client.clone();
-        let deletion = Deletion { uid: "u-1", version: Some(5), is_graceful };
+        let deletion = Deletion { uid: "u-1", version: 5, is_graceful };
         tokio::spawn(async move { client.delete("/api/v1/nodes/a", deletion).await })
     };
     let preconditions = json!({"uid": "u-1", "resourceVersion": "5"});
