@@ -19,6 +19,7 @@ mod decode;
 mod document;
 mod endpoint_slice;
 mod field;
+mod kind;
 mod labels;
 mod manifests;
 mod names;
@@ -36,13 +37,14 @@ mod yaml;
 
 pub use decode::{Decoded, cilium_identity, decode};
 pub use document::{Format, ManifestError};
+pub use kind::ObjectKind;
 pub use manifests::{Change, FileProblem, Manifests, Watched};
 pub use names::Names;
 pub use namespace::Namespace;
 pub use object::{
     CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode, CoreEndpoint, Endpoint,
-    EndpointAddresses, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey,
-    ObjectKind, Pod, Service, ServicePort, ServiceType, SlicePort, SourceRanges,
+    EndpointAddresses, EndpointSlice, Event, Hints, HostPort, Node, NodeAddress, Object, ObjectKey, Pod,
+    Service, ServicePort, ServiceType, SlicePort, SourceRanges,
 };
 pub use pod::{MIRROR, SOCKET_LB};
 pub use reject::Reject;
