@@ -5,6 +5,9 @@
 //! | half of the range is taken | always |
 //! | a tenth is taken, and at the speed of the last ten minutes the rest is gone within two hours | until it is slower |
 //!
+//! Where label sets come and go, their number goes up and down and gets nowhere: it grows if there were more within the last
+//! minute than ever in the minutes before, and its speed is the least of those since any of them.
+//!
 //! What is said names the label whose values make the identities, how many there would be without it, and the namespace
 //! with most of them, on which there is an Event.
 
@@ -26,8 +29,8 @@ pub use metrics::Metrics;
 const REST: Duration = Duration::from_secs(10);
 /// Over which the speed is measured.
 const WINDOW: Duration = Duration::from_secs(600);
-/// A shorter time tells no speed.
-const SHORTEST_WINDOW: Duration = Duration::from_secs(60);
+/// The end of it, which is compared with what was before.
+const LAST: Duration = Duration::from_secs(60);
 /// So many keys are looked at closely.
 const SUSPECTS: usize = 5;
 /// Whoever hears of it must have time to do something.
@@ -55,23 +58,28 @@ impl IdentityAlarm {
         if taken * 2 >= capacity {
             return Some(format!("{taken} of {capacity} identities are taken ({percent} %)"));
         }
-        let left = self.left(taken).filter(|left| taken * 10 >= capacity && *left <= WARNING)?;
+        let left = self.left().filter(|left| taken * 10 >= capacity && *left <= WARNING)?;
         Some(format!(
             "{taken} of {capacity} identities are taken ({percent} %), and at this speed all are within {} minutes",
             left.as_secs().div_ceil(60)
         ))
     }
 
-    /// Until the end, at the speed of the last minutes.
-    fn left(&self, taken: usize) -> Option<Duration> {
-        let ((then, before), (now, _)) = (self.history.front()?, self.history.back()?);
-        let passed = now.saturating_sub(*then);
-        let grown = taken.checked_sub(*before).filter(|grown| *grown > 0)?;
-        if passed < SHORTEST_WINDOW {
-            return None;
-        }
+    /// Until the end, at the speed of the last minutes; `None`: it does not come. O(looks in [`WINDOW`]).
+    fn left(&self) -> Option<Duration> {
+        let (now, _) = self.history.back()?;
+        let ages = self.history.iter().map(|(then, count)| (now.saturating_sub(*then), *count));
+        let (before, recent): (Vec<_>, Vec<_>) = ages.partition(|(age, _)| *age >= LAST);
+        // A short time tells no speed.
+        before.first().filter(|(age, _)| *age >= LAST * 2)?;
+        let taken = recent.iter().map(|(_, count)| *count).max()?;
         let free = (self.range.count() as usize).saturating_sub(taken);
-        Some(passed.mul_f64(free as f64 / grown as f64))
+        let mut longest = None;
+        for (age, count) in before {
+            let grown = taken.checked_sub(count).filter(|grown| *grown > 0)?;
+            longest = longest.max(Some(age.mul_f64(free as f64 / grown as f64)));
+        }
+        longest
     }
 
     fn look(&mut self, observed: &Observed, now: Now) -> Vec<Trouble> {

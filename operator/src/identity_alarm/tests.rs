@@ -83,6 +83,23 @@ fn growth_that_ends_soon_is_told_before_half_is_gone() {
 }
 
 #[test]
+fn label_sets_that_come_and_go_are_no_growth() {
+    let mut rig = Rig::new();
+    // As many as there are of them at a moment; a tenth and more.
+    let counts = [113, 237, 151, 140, 300, 160, 280, 290];
+    for (n, count) in counts.into_iter().cycle().take(80).enumerate() {
+        let there = rig.api.all(Kind::CiliumIdentity).count();
+        for number in count..there {
+            rig.api.remove(Kind::CiliumIdentity, &(300 + number).to_string());
+        }
+        assert_eq!(rig.grow(count.saturating_sub(there), 10), [], "the look number {n}");
+    }
+    // More than there ever were at once are.
+    assert_eq!(rig.grow(20, 30), []);
+    assert_eq!(rig.grow(100, 31).len(), 1);
+}
+
+#[test]
 fn who_leads_no_more_shows_no_alarm() {
     let registry = Registry::new();
     let mut rig = Rig::new();
