@@ -32,7 +32,11 @@ const ALLOCATIONS: usize = 1_000;
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn labels(app: &str) -> Labels {
-    let namespace = Label::new("k8s", "io.kubernetes.pod.namespace", "default");
+    labels_in("default", app)
+}
+
+fn labels_in(namespace: &str, app: &str) -> Labels {
+    let namespace = Label::new("k8s", "io.kubernetes.pod.namespace", namespace);
     Labels::new([Label::new("k8s", "app", app), namespace])
 }
 
@@ -235,14 +239,14 @@ fn an_identity_that_vanishes_in_use_is_made_again_with_its_number() -> Result<()
 }
 
 #[test]
-fn when_all_numbers_are_taken_it_is_said_and_the_first_that_is_free_is_claimed() -> Result<()> {
+fn when_all_numbers_are_taken_it_is_said_and_the_first_that_is_free_is_kube_systems() -> Result<()> {
     let (namespace, control_plane) = cluster()?;
     let kubeconfig = control_plane.kubeconfig()?;
-    let web = labels("web");
+    let (web, dns) = (labels("web"), labels_in("kube-system", "dns"));
     within(&namespace, async || {
         let [mut node, _] = two_nodes(&kubeconfig).await?;
         // As a watch would show them; to make them takes a minute.
-        for number in numbers_from(home_of(&web, 0)) {
+        for number in numbers_from(home_of(&dns, 0)) {
             let identity = CiliumIdentity {
                 name: number.to_string().into(),
                 number,
@@ -255,19 +259,22 @@ fn when_all_numbers_are_taken_it_is_said_and_the_first_that_is_free_is_claimed()
             };
             node.allocator.observe(&Event::Apply(Object::CiliumIdentity(identity.into())));
         }
-        ensure!(node.allocator.hold(&web, None) == Place::Pending);
-        let Change { news: News::Obstacle(reason), .. } = node.allocator.next().await else {
-            anyhow::bail!("it is not said")
-        };
-        ensure!(reason.contains("65,280"), "{reason}");
+        for (labels, said) in [(&web, "65,280 numbers of identities are taken but 1,020"), (&dns, "65,280")] {
+            ensure!(node.allocator.hold(labels, None) == Place::Pending);
+            let Change { news: News::Obstacle(reason), .. } = node.allocator.next().await else {
+                anyhow::bail!("it is not said")
+            };
+            ensure!(reason.contains(said), "{reason}");
+        }
         let gone = ObjectKey { kind: ObjectKind::CiliumIdentity, name: "4711".into(), uid: "".into() };
         node.allocator.observe(&Event::Delete(gone));
         let change = node.allocator.next().await;
-        ensure!(change.news == News::Settled(NumericIdentity::new(4711)), "{change:?}");
+        let settled = News::Settled(NumericIdentity::new(4711));
+        ensure!(change == Change { labels: dns.clone(), news: settled }, "{change:?}");
         Ok(())
     })?;
     let made = control_plane.client().get(&format!("{}/4711", api::IDENTITIES))?;
-    ensure!(made.pointer("/security-labels/k8s:app") == Some(&json!("web")), "{made}");
+    ensure!(made.pointer("/security-labels/k8s:app") == Some(&json!("dns")), "{made}");
     ensure!(
         Standing::read(made.pointer("/metadata/annotations/portway.io~1claim").and_then(Value::as_str))
             == Standing::Confirmed
