@@ -49,9 +49,10 @@ async fn the_last_numbers_are_left_to_pods_of_the_system() {
 #[tokio::test]
 async fn a_label_set_that_is_being_made_does_not_stand_in_its_own_way() {
     let (api, mut allocator, _) = but(reserve(ALL) + 1).await;
-    // Whether its identity was made is not known: the number is its own until a list has shown that it was not.
-    api.refuse(&[500]);
     allocator.hold(&of("shop", "web"), None);
+    answered(&api, &mut allocator).await;
+    // Whether its identity was made is not known: the number is its own until it has come to one.
+    api.refuse(&[500]);
     let change = timeout(PATIENCE, allocator.next()).await.unwrap();
     assert!(matches!(change.news, News::Obstacle(_)), "{change:?}");
     let change = timeout(PATIENCE, allocator.next()).await.unwrap();
