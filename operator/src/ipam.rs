@@ -19,7 +19,7 @@
 //!   claims are known: a CiliumNode without CIDRs that may be older is marked with it first, so that a write of
 //!   earlier claims fails, and nothing is given before all are marked. That no CIDR is given twice rests on this alone;
 //!   that the CIDRs of nodes that are gone rest, and come last, on the leader, which writes what the object said into the
-//!   new one. A leader that has never seen it knows only what CiliumNodes have: it may give at once what a node had
+//!   new one, so that a claim cannot be taken out by hand as long as its node is there. A leader that has never seen it knows only what CiliumNodes have: it may give at once what a node had
 //!   whose CiliumNode went within the minute before.
 //! - A claim that somebody else has, too (by hand, or from what a watch told too late), is not written; the node claims
 //!   another one, and keeps the first, for it may be on its way.

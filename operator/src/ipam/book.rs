@@ -63,11 +63,16 @@ impl Book {
         book
     }
 
-    /// A new one, for somebody has changed this: what he took out is in it again, as it was `known`.
+    /// A new one, for somebody has changed this: what he took out is in it again, as it was `known`, beside what he put in.
     pub(super) fn mended(&self, known: &Self) -> Self {
         let mut claims = known.claims.clone();
-        claims.extend(self.claims.clone());
-        let last = if self.last.is_empty() { &known.last } else { &self.last };
+        for (node, put_in) in &self.claims {
+            let claim = claims.entry(node.clone()).or_insert_with(|| put_in.clone());
+            let more: Vec<_> =
+                put_in.cidrs.iter().filter(|cidr| !claim.cidrs.contains(cidr)).copied().collect();
+            claim.cidrs.extend(more);
+        }
+        let last = if known.last.is_empty() { &self.last } else { &known.last };
         Self { claims, last: last.clone(), ..Self::default() }
     }
 

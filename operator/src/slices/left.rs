@@ -43,8 +43,8 @@ impl Controller for Left {
             uid: namespace.map(|of| of.meta.uid.to_string()).unwrap_or_default(),
             reason: "SlicesLeft",
             message: format!(
-                "{count} CiliumEndpointSlices are left from when enable-cilium-endpoint-slice was on, and nobody keeps \
-                 them any more: delete them once every agent runs with it off \
+                "{count} CiliumEndpointSlices are left from when enable-cilium-endpoint-slice was on, and this operator does \
+                 not keep them: delete them once every agent runs with it off \
                  (kubectl delete ciliumendpointslices.cilium.io --all)"
             ),
         });

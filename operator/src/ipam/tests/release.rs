@@ -103,9 +103,17 @@ fn lead(api: &mut FakeApi, replica: &mut Replica, ipam: &mut Ipam) {
 
 #[test]
 fn what_a_node_had_that_is_gone_rests_though_the_pool_object_is_deleted_or_emptied() {
-    let losses: [fn(&mut FakeApi); 3] = [
+    let losses: [fn(&mut FakeApi); 4] = [
         |api| api.remove(Kind::ClusterPool, POOL),
         |api| api.put(Kind::ClusterPool, POOL, json!({"data": {"a": null}})),
+        // Of another pool.
+        |api| {
+            let mut data = api.get(Kind::ClusterPool, POOL).unwrap()["data"].clone();
+            for claim in data.as_object_mut().unwrap().values_mut() {
+                *claim = claim.as_str().unwrap().replace("10.0.", "10.9.").into();
+            }
+            api.put(Kind::ClusterPool, POOL, json!({"data": data}));
+        },
         // By hand, with nothing in it.
         |api| {
             api.remove(Kind::ClusterPool, POOL);
@@ -128,10 +136,11 @@ fn what_a_node_had_that_is_gone_rests_though_the_pool_object_is_deleted_or_empti
         node(&mut api, "c");
         lead(&mut api, &mut replica, &mut leader);
         assert_eq!(
-            (claim(&api, "a").as_deref(), &*cidrs(&api, "c")[0]),
+            (claim(&api, "a").unwrap().split(',').next(), &*cidrs(&api, "c")[0]),
             (Some("10.0.0.0/24"), "10.0.2.0/24"),
             "the machine may be cut off, with pods that still run"
         );
+        assert_eq!(cidrs(&api, "b"), ["10.0.1.0/24"], "what it has it keeps, and no more");
         // One that is made anew has what it had.
         api.remove(Kind::CiliumNode, "b");
         lead(&mut api, &mut replica, &mut leader);
