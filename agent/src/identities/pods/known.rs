@@ -44,8 +44,7 @@ pub(super) struct Published {
 impl PodIdentity {
     /// An endpoint that is new here. What an earlier agent gave it is held from the first moment on.
     pub(super) fn restored(endpoint: &Endpoint, allocator: &mut Allocator) -> Self {
-        let of_labels =
-            |identity: &&EndpointIdentity| identity.number().scope() == Scope::Cluster;
+        let of_labels = |identity: &&EndpointIdentity| identity.number().scope() == Scope::Cluster;
         let before = endpoint.identity.as_ref().filter(of_labels);
         let labels = before.map(|before| {
             let labels = before.labels();
@@ -109,4 +108,3 @@ pub(super) fn init() -> EndpointIdentity {
     let labels = Labels::of_reserved(NumericIdentity::INIT).unwrap_or_default();
     EndpointIdentity::new(NumericIdentity::INIT, &labels)
 }
-
