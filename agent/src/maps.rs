@@ -52,8 +52,8 @@ pub use layout::{AnyMap, LayoutDifference, LayoutField, MapId, MapKind, MapLayou
 pub use node::AddressChanges;
 pub use open::{Opening, Origin, Published, Reason};
 pub use pods::{
-    EarlierFlows, EntryChanges, PodAdopted, PodMapFacts, PodMapId, PodOpening, PodReader, PodTables,
-    pod_pin_path,
+    EarlierFlows, EntryChanges, MendedPin, PodAdopted, PodMapFacts, PodMapId, PodOpening, PodReader,
+    PodTables, pod_pin_path,
 };
 pub use reader::{MapFacts, MapReader};
 pub use set::{pin_dir, pin_path};

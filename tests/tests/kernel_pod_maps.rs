@@ -3,6 +3,8 @@
 
 #[path = "kernel_pod_maps/filters.rs"]
 mod filters;
+#[path = "kernel_pod_maps/pins.rs"]
+mod pins;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

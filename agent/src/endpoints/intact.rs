@@ -1,6 +1,7 @@
 //! Whether programs and tables are still as they were made for the endpoints.
 
 use super::{Endpoint, Endpoints, KernelError, State};
+use crate::maps::MendedPin;
 
 impl Endpoints {
     /// Puts right what somebody else changed, and says so in the log. The number of endpoints and maps that were not as they
@@ -10,9 +11,18 @@ impl Endpoints {
     /// The kernel would not say what there is. What it refuses to put right is in the log, and tried again by the next call.
     pub fn put_right(&self) -> Result<usize, KernelError> {
         let mut wrong = 0;
-        for pin in self.kernel().pin_again()? {
-            tracing::warn!(pin, "the kernel's side is not as it should be; it was put right");
+        for MendedPin { fault, refused } in self.kernel().pin_again()? {
             wrong += 1;
+            match refused {
+                None => {
+                    tracing::warn!(pin = %fault, "the kernel's side is not as it should be; it was put right");
+                }
+                Some(error) => tracing::warn!(
+                    pin = %fault,
+                    %error,
+                    "the kernel's side is not as it should be; it is tried again"
+                ),
+            }
         }
         if !self.known().serves {
             return Ok(wrong);

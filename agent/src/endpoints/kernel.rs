@@ -5,7 +5,7 @@ use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 
 use super::link::LinkError;
 use super::{Endpoint, Link};
-use crate::maps::MapError;
+use crate::maps::{MapError, MendedPin};
 use crate::programs::ProgramError;
 
 /// What the kernel refused.
@@ -96,8 +96,8 @@ pub trait Kernel: Send + Sync {
     /// What is not as [`Self::attach`], [`Self::set_endpoint`] and [`Self::set_netns`] leave it, in words. Changes nothing.
     fn damage(&self, endpoint: &Endpoint) -> Result<Vec<String>, KernelError>;
 
-    /// Pins the maps again that lost their pins. What was wrong, in words.
-    fn pin_again(&self) -> Result<Vec<String>, KernelError>;
+    /// Pins the maps again that lost their pins. What was wrong, whether or not it could be mended.
+    fn pin_again(&self) -> Result<Vec<MendedPin>, KernelError>;
 
     /// Ends the programs at pod links that are not in `wanted`.
     fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError>;

@@ -8,7 +8,7 @@ use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 use super::kernel::{Found, Kernel, KernelError, Tables};
 use super::{Endpoint, Link, link, record};
 use crate::conntrack::Conntrack;
-use crate::maps::PodTables;
+use crate::maps::{MendedPin, PodTables};
 use crate::programs::{InterfacePrograms, Side};
 
 /// The kernel of this node.
@@ -157,12 +157,8 @@ impl Kernel for NodeKernel {
         Ok(damage)
     }
 
-    fn pin_again(&self) -> Result<Vec<String>, KernelError> {
-        let faults = self.tables.pin_faults(&self.bpf_root)?;
-        for fault in &faults {
-            self.tables.pin_again(&self.bpf_root, *fault)?;
-        }
-        Ok(faults.iter().map(ToString::to_string).collect())
+    fn pin_again(&self) -> Result<Vec<MendedPin>, KernelError> {
+        Ok(self.tables.mend_pins(&self.bpf_root)?)
     }
 
     fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError> {

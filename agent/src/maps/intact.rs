@@ -68,6 +68,8 @@ pub(super) fn pin_faults<'m, M: Copy + Into<AnyMap>>(
             Ok(_) => faults.push(PinFault::Other(map)),
             Err(e) if is_missing(&e) => faults.push(PinFault::Missing(map)),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => faults.push(PinFault::Other(map)),
+            // The kernel says of a directory what it says of a pin that nobody may open.
+            Err(_) if path.is_dir() => faults.push(PinFault::Other(map)),
             Err(source) => return Err(MapError::Pin { action: "open", path, source }),
         }
     }

@@ -15,7 +15,7 @@ use super::error::MapError;
 use super::layout::{LayoutDifference, LayoutField, MapId};
 use super::numbering::{Numbering, fits};
 use super::reader::MapReader;
-use super::set::{MapSet, is_missing, pin_dir, unpin};
+use super::set::{MapSet, is_missing, pin_dir, remove_next, remove_shared_next, unpin};
 use super::sys::{Access, RawMap, is_bpf_fs};
 use crate::versions;
 
@@ -74,6 +74,8 @@ impl KernelTables {
         if let Some(version) = dir.parent() {
             versions::mark(version).map_err(MapError::pin("make a directory in", version))?;
         }
+        remove_next(&dir, MapId::ALL.map(MapId::name))?;
+        remove_shared_next(&dir)?;
         let (maps, opening, earlier) = assemble(&dir, sizes, None)?;
         let reader = MapReader { maps: Arc::new(maps) };
         if opening.published != Published::Reused {

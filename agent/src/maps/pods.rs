@@ -21,6 +21,7 @@ mod reader;
 mod tables;
 
 pub use earlier::{EarlierFlows, PodAdopted};
+pub use intact::MendedPin;
 pub use layout::PodMapId;
 pub use open::PodOpening;
 pub use reader::{PodMapFacts, PodReader};

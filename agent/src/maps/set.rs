@@ -140,9 +140,26 @@ pub(super) fn unpin(path: &Path) -> Result<bool, MapError> {
     }
 }
 
-/// Puts a map under a name in one step: whoever opens it finds what was there or this map.
+/// Where a map is pinned before it is put under its name. A place of its own for each name: other threads pin other maps in
+/// the same directory at the same time. Names in a bpf file system have no dots.
+fn next(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}_next"))
+}
+
+/// Removes what an agent left that ended while it put a map under one of these names: the map would stay in memory.
+pub(super) fn remove_next(dir: &Path, names: impl IntoIterator<Item = &'static str>) -> Result<(), MapError> {
+    names.into_iter().try_for_each(|name| unpin(&next(dir, name)).map(drop))
+}
+
+/// As [`remove_next`], of agents that had one place for all names.
+pub(super) fn remove_shared_next(dir: &Path) -> Result<(), MapError> {
+    unpin(&dir.join("pw_next")).map(drop)
+}
+
+/// Puts a map under a name in one step: whoever opens it finds what was there or this map. For each name on one thread at a
+/// time.
 pub(super) fn pin_over(raw: &RawMap, dir: &Path, name: &str) -> Result<(), MapError> {
-    let (next, path) = (dir.join("pw_next"), dir.join(name));
+    let (next, path) = (next(dir, name), dir.join(name));
     unpin(&next)?;
     raw.pin(&next).map_err(MapError::pin("pin", &next))?;
     std::fs::rename(&next, &path).map_err(MapError::pin("rename to", &path))

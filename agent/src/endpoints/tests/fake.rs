@@ -8,6 +8,7 @@ use portway_datapath::{Addr, EndpointValue, NetnsOptions, NumericIdentity};
 
 use crate::endpoints::kernel::Tables;
 use crate::endpoints::{Endpoint, Found, Kernel, KernelError, Link, Mac};
+use crate::maps::MendedPin;
 
 #[derive(Clone, Default)]
 pub(super) struct FakeKernel(Arc<Mutex<State>>);
@@ -186,7 +187,7 @@ impl Kernel for FakeKernel {
         })
     }
 
-    fn pin_again(&self) -> Result<Vec<String>, KernelError> {
+    fn pin_again(&self) -> Result<Vec<MendedPin>, KernelError> {
         self.step("pin_again", |_| Vec::new())
     }
 

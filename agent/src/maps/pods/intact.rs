@@ -1,3 +1,5 @@
+//! Whether the pod network's maps are pinned, and pinning them again.
+
 use std::path::Path;
 
 use super::PodTables;
@@ -5,6 +7,14 @@ use super::layout::PodMapId;
 use crate::maps::error::MapError;
 use crate::maps::intact::{PinFault, pin_faults};
 use crate::maps::set::pin_again;
+
+/// A fault that [`PodTables::mend_pins`] found.
+#[derive(Debug)]
+pub struct MendedPin {
+    pub fault: PinFault<PodMapId>,
+    /// `None`: it is mended.
+    pub refused: Option<MapError>,
+}
 
 impl PodTables {
     /// As [`crate::maps::KernelTables::pin_faults`].
@@ -15,11 +25,16 @@ impl PodTables {
         pin_faults(bpf_root, PodMapId::ALL.map(|map| (map, map.name(), self.raw(map))))
     }
 
-    /// Pins the map of a fault again, in place of whatever is there.
+    /// Pins every map again that is not pinned as it should be, in place of whatever is there. What was wrong, with what the
+    /// file system refused: that keeps no other map from its pin.
     ///
     /// # Errors
-    /// The file system refuses.
-    pub fn pin_again(&self, bpf_root: &Path, fault: PinFault<PodMapId>) -> Result<(), MapError> {
-        pin_again(self.raw(fault.map()), bpf_root, fault.map().name())
+    /// The kernel would not say what is wrong; nothing was changed.
+    pub fn mend_pins(&self, bpf_root: &Path) -> Result<Vec<MendedPin>, MapError> {
+        let mend = |fault: PinFault<PodMapId>| {
+            let map = fault.map();
+            MendedPin { fault, refused: pin_again(self.raw(map), bpf_root, map.name()).err() }
+        };
+        Ok(self.pin_faults(bpf_root)?.into_iter().map(mend).collect())
     }
 }

@@ -11,7 +11,7 @@ use super::{PodMaps, PodReader, PodTables};
 use crate::maps::error::MapError;
 use crate::maps::layout::{LayoutDifference, LayoutField};
 use crate::maps::open::Origin;
-use crate::maps::set::{is_missing, pin_dir, pin_over, unpin};
+use crate::maps::set::{is_missing, pin_dir, pin_over, remove_next, unpin};
 use crate::maps::sys::{Access, Expect, RawMap, is_bpf_fs};
 use crate::maps::writer::insert;
 
@@ -39,6 +39,7 @@ impl PodTables {
         }
         let dir = pin_dir(bpf_root);
         std::fs::create_dir_all(&dir).map_err(MapError::pin("make", &dir))?;
+        remove_next(&dir, PodMapId::ALL.map(PodMapId::name))?;
         let mut earlier = EarlierFlows::default();
         let mut origins = BTreeMap::new();
         let mut maps = BTreeMap::new();
@@ -68,6 +69,7 @@ impl PodTables {
     pub fn unpin(bpf_root: &Path) -> Result<Vec<String>, MapError> {
         let dir = pin_dir(bpf_root);
         let mut removed = Vec::new();
+        remove_next(&dir, PodMapId::ALL.map(PodMapId::name))?;
         // Last the one that says that there is something to remove.
         for map in PodMapId::ALL.into_iter().rev() {
             for path in [earlier::pin(&dir, map), dir.join(map.name())] {
