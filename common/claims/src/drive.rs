@@ -1,5 +1,6 @@
 //! Requests of claims, from the claim to the API server and back.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +51,7 @@ impl Allocator {
         match done {
             Done::Pause(labels, serial) => {
                 if let Some(holding) = self.held.get_mut(&labels).filter(|holding| holding.serial == serial) {
-                    holding.is_busy = false;
-                    holding.pause_is_over();
+                    holding.pause_is_over(&self.observed.seen(&labels), serial);
                     self.drive(&labels);
                 }
             }
@@ -67,13 +67,14 @@ impl Allocator {
         action: Action,
         result: Result<Outcome, RequestError>,
     ) {
-        let are_many = result.is_err() && self.are_many_refused();
         let Some(holding) = self.held.get_mut(labels).filter(|holding| holding.serial == serial) else {
             return;
         };
         holding.is_busy = false;
+        let was_refused = holding.is_refused();
         match result {
             Ok(outcome) => {
+                self.refused -= usize::from(was_refused);
                 if matches!(outcome, Outcome::Refused | Outcome::Unknown) {
                     self.counts.retries += 1;
                     if matches!(action, Action::Create { .. }) {
@@ -87,7 +88,8 @@ impl Allocator {
             }
             Err(error) => {
                 self.counts.retries += 1;
-                let pause = holding.failed(action, &error, are_many);
+                let pause = holding.failed(action, &error, self.refused > MANY_REFUSED);
+                self.refused += usize::from(holding.is_refused() && !was_refused);
                 if matches!(action, Action::Create { .. }) && !may_have_happened(&error) {
                     self.room.end(serial);
                 }
@@ -98,11 +100,6 @@ impl Allocator {
                 self.pause(labels, pause);
             }
         }
-    }
-
-    /// O(label sets held), but where many are refused less.
-    fn are_many_refused(&self) -> bool {
-        self.held.values().filter(|holding| holding.is_refused()).nth(MANY_REFUSED).is_some()
     }
 
     /// Sets going what is due for a label set, and tells what it came to.
@@ -116,6 +113,11 @@ impl Allocator {
         let serial = holding.serial;
         let has_room = self.room.has_more_for(serial, kept);
         let action = holding.next(|number| !has_room || self.room.is_taken_for(number, serial));
+        if action == Action::Exhausted {
+            self.exhausted.insert(labels.clone());
+        } else {
+            self.exhausted.remove(labels);
+        }
         let news = holding.news(action, self.room.range(), kept);
         if let Some(seconds) = holding.settled_in(action) {
             self.counts.allocated += 1;
@@ -196,22 +198,27 @@ impl Allocator {
     }
 
     /// A number is free again: as many label sets that had found none look again as there are numbers
-    /// for them.
+    /// for them. O(label sets that had found none), where numbers are kept from them, and else what is looked for.
     pub(crate) fn retry_exhausted(&mut self) {
-        let exhausted = self.held.iter().filter(|(_, holding)| holding.is_exhausted);
-        let exhausted: Vec<_> = exhausted.map(|(labels, _)| labels.clone()).collect();
-        for labels in exhausted {
-            if self.room.free() <= self.kept_from(&labels) {
-                continue;
+        let mut next = self.exhausted.first().cloned();
+        while let Some(labels) = next.filter(|_| self.room.free() > 0) {
+            if self.room.free() > self.kept_from(&labels) {
+                self.wake(&labels);
             }
-            if let Some(holding) = self.held.get_mut(&labels) {
-                holding.pause_is_over();
-                holding.is_busy = false;
-                // Its pause goes on, for nothing.
-                self.serial += 1;
-                holding.serial = self.serial;
-            }
-            self.drive(&labels);
+            let after = (Bound::Excluded(&labels), Bound::Unbounded);
+            next = self.exhausted.range(after).next().cloned();
         }
+    }
+
+    /// One that had found no number looks again before its pause is over.
+    pub(crate) fn wake(&mut self, labels: &Labels) {
+        if !self.exhausted.contains(labels) {
+            return;
+        }
+        let Some(holding) = self.held.get_mut(labels) else { return };
+        // Its pause goes on, for nothing.
+        self.serial += 1;
+        holding.pause_is_over(&self.observed.seen(labels), self.serial);
+        self.drive(labels);
     }
 }

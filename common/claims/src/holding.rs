@@ -18,7 +18,7 @@ pub(super) fn exhausted(range: NumberRange, kept: usize) -> String {
     };
     let but = match kept {
         0 => String::new(),
-        kept => format!(" but {}, which are kept for namespace {SYSTEM_NAMESPACE}", written(kept)),
+        kept => format!(" but at most {}, which are kept for namespace {SYSTEM_NAMESPACE}", written(kept)),
     };
     format!(
         "all {} numbers of identities are taken{but}: fewer different label sets are needed (`labels` says which labels \
@@ -49,7 +49,6 @@ pub(super) struct Holding {
     pub(super) is_busy: bool,
     /// A watch has told something since the request was sent, which its answer may not know.
     is_doubted: bool,
-    pub(super) is_exhausted: bool,
     /// Requests that failed one after the other.
     failures: u32,
     /// Of them those that the server answered.
@@ -117,7 +116,6 @@ impl Holding {
             serial,
             is_busy: false,
             is_doubted: false,
-            is_exhausted: false,
             failures: 0,
             refusals: 0,
             was_obstructed: false,
@@ -253,7 +251,6 @@ impl Holding {
     /// What is to be told of it, once.
     pub(super) fn news(&mut self, action: Action, range: NumberRange, kept: usize) -> Vec<News> {
         let How::Claim(claim) = &self.how else { return Vec::new() };
-        self.is_exhausted = action == Action::Exhausted;
         let lost = std::mem::take(&mut self.lost);
         if let Told::Settled(number) | Told::Held(number) = self.told
             && lost.contains(&number)
@@ -333,9 +330,11 @@ impl Holding {
         self.refusals >= REFUSALS
     }
 
-    pub(super) fn pause_is_over(&mut self) {
+    /// `serial`: what it is from now on, where its pause goes on for nothing.
+    pub(super) fn pause_is_over(&mut self, seen: &[Seen], serial: u64) {
+        (self.is_busy, self.serial) = (false, serial);
         if let How::Claim(claim) = &mut self.how {
-            claim.retry();
+            claim.retry(!seen.is_empty());
         }
     }
 }

@@ -25,14 +25,14 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use portway_datapath::NumericIdentity;
-use portway_model::identity::{Identities, NumberRange, Right};
+use portway_model::identity::{Identities, NumberRange, Right, Standing};
 use portway_model::k8s::{Event, Object, ObjectKind};
 use portway_model::labels::Labels;
 use portway_runtime::kubernetes::Client;
@@ -110,6 +110,10 @@ pub struct Allocator {
     /// All identities were seen once.
     synced: bool,
     held: BTreeMap<Labels, Holding>,
+    /// Of them those that find no free number.
+    exhausted: BTreeSet<Labels>,
+    /// How many of them are [`Self::is_refused`].
+    refused: usize,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     /// By the namespace of the label sets.
     lists: BTreeMap<Option<Arc<str>>, Lists>,
@@ -158,6 +162,8 @@ impl Allocator {
             observed: Identities::default(),
             synced: false,
             held: BTreeMap::new(),
+            exhausted: BTreeSet::new(),
+            refused: 0,
             running: FuturesUnordered::new(),
             lists: BTreeMap::new(),
             changes: VecDeque::new(),
@@ -199,7 +205,7 @@ impl Allocator {
 
     /// The label set finds no free number, and takes the first that becomes free.
     pub fn is_exhausted(&self, labels: &Labels) -> bool {
-        self.held.get(labels).is_some_and(|holding| holding.is_exhausted)
+        self.exhausted.contains(labels)
     }
 
     /// The API server keeps on refusing what the label set needs; it is tried for ever, more and more seldom.
@@ -256,6 +262,8 @@ impl Allocator {
         let Some(holding) = self.held.get_mut(labels) else { return };
         if holding.leave() {
             self.room.end(holding.serial);
+            self.refused -= usize::from(holding.is_refused());
+            self.exhausted.remove(labels);
             self.held.remove(labels);
             self.changes.retain(|change| change.labels != *labels);
             if let Source::Alone(alone) = &mut self.source {
@@ -309,6 +317,10 @@ impl Allocator {
             let seen = self.observed.seen(&labels);
             if let Some(holding) = self.held.get_mut(&labels) {
                 holding.observe(&seen);
+                // Somebody else has found a number for it.
+                if seen.iter().any(|seen| seen.standing == Standing::Confirmed) {
+                    self.wake(&labels);
+                }
                 self.drive(&labels);
             }
         }

@@ -1,6 +1,7 @@
 //! What the operator's claims cost and come to.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use portway_model::k8s::{Format, Names, decode};
 
@@ -114,6 +115,59 @@ async fn a_number_that_becomes_free_is_taken_by_one_that_waits_for_it() {
     let taken = held(&mut allocator, 1).await;
     assert_eq!(taken.into_values().next(), Some(NUMBER));
     assert_eq!(allocator.free(), 0);
+}
+
+#[tokio::test]
+async fn how_many_are_refused_is_known_whatever_becomes_of_them() {
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    let sets = ["web", "db", "dns"].map(labels);
+    api.deny(Some("CiliumIdentity"));
+    for set in &sets {
+        allocator.hold(set, None);
+    }
+    while !sets.iter().all(|set| allocator.is_refused(set)) {
+        let news = next(&mut allocator).await;
+        assert!(matches!(news, News::Obstacle(_)), "{news:?}");
+    }
+    assert_eq!(allocator.refused, 3);
+    // More of it changes nothing.
+    next(&mut allocator).await;
+    assert_eq!(allocator.refused, 3);
+    allocator.release(&sets[0]);
+    assert_eq!(allocator.refused, 2);
+    api.deny(None);
+    while allocator.place(&sets[1]) == Some(Place::Pending)
+        || allocator.place(&sets[2]) == Some(Place::Pending)
+    {
+        next(&mut allocator).await;
+    }
+    assert_eq!(allocator.refused, 0);
+}
+
+/// As where somebody takes the definition away: no watch shows any of them, and every list fails.
+#[tokio::test]
+async fn all_that_are_held_may_go_at_once() {
+    const COUNT: u32 = 30_000;
+    let (api, mut allocator) = keeper(NumberRange::of_cluster(0)).await;
+    let numbers = || (1_000..1_000 + COUNT).map(NumericIdentity::new);
+    for number in numbers() {
+        let app = format!("app-{number}");
+        allocator.observe(&identity(number, &app));
+        assert_eq!(allocator.hold(&labels(&app), None), Place::Held(number));
+    }
+    api.refuse(&[503; 2]);
+    let started = Instant::now();
+    for number in numbers() {
+        allocator.observe(&gone(number));
+    }
+    let mut obstacles = 0;
+    while obstacles < COUNT {
+        let news = next(&mut allocator).await;
+        assert!(matches!(news, News::Obstacle(_)), "{news:?}");
+        obstacles += 1;
+    }
+    // Where each looks at all others it is a minute.
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

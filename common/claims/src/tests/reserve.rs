@@ -25,7 +25,7 @@ async fn the_last_numbers_are_left_to_pods_of_the_system() {
     allocator.hold(&of("shop", "web"), None);
     let change = timeout(PATIENCE, allocator.next()).await.unwrap();
     let News::Obstacle(reason) = &change.news else { panic!("{change:?}") };
-    assert!(reason.contains("all 65,280 numbers") && reason.contains("but 1,020"), "{reason}");
+    assert!(reason.contains("all 65,280 numbers") && reason.contains("but at most 1,020"), "{reason}");
     assert!(reason.contains("namespace kube-system"), "{reason}");
     assert!(allocator.is_exhausted(&of("shop", "web")));
     assert_eq!(api.writes(), Vec::<String>::new());
@@ -44,6 +44,26 @@ async fn the_last_numbers_are_left_to_pods_of_the_system() {
     let change = timeout(PATIENCE, allocator.next()).await.unwrap();
     assert_eq!(change.labels, of("shop", "web"));
     assert!(matches!(change.news, News::Settled(_)), "{change:?}");
+}
+
+/// By the operator, or by an agent that knows no reserve.
+#[tokio::test]
+async fn whoever_finds_no_number_takes_the_one_that_somebody_else_makes() {
+    let (api, mut allocator, _) = but(reserve(ALL)).await;
+    let web = of("shop", "web");
+    allocator.hold(&web, None);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert!(matches!(change.news, News::Obstacle(_)), "{change:?}");
+    let number = ALL.numbers_from(ALL.first()).last().unwrap();
+    let mut object = object("web");
+    object["metadata"]["name"] = json!(number.to_string());
+    object["security-labels"] = json!({"k8s:app": "web", "k8s:io.kubernetes.pod.namespace": "shop"});
+    api.put(&format!("{COLLECTION}/{number}"), &object);
+    allocator.observe(&keeper::shown(&api, number));
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert_eq!(change, Change { labels: web.clone(), news: News::Settled(number) });
+    assert!(!allocator.is_exhausted(&web));
+    assert_eq!(api.writes(), Vec::<String>::new());
 }
 
 #[tokio::test]

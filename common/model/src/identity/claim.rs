@@ -105,7 +105,8 @@ pub enum Action {
     Hold { number: NumericIdentity },
     /// Nothing until somebody else has created one: [`Claim::observe`].
     Wait,
-    /// Nothing until there is a free number again; then ask anew.
+    /// Nothing until there is a free number again, or somebody else has created an identity ([`Claim::observe`]); then ask
+    /// anew.
     Exhausted,
 }
 
@@ -258,7 +259,10 @@ impl Claim {
             (Phase::Refer(number), Some(best)) if best.number == number && best.is_marked => {
                 Phase::Unmark(number, best.version)
             }
-            (Phase::Wait, Some(best)) if best.standing == Standing::Confirmed => {
+            // Who finds no free number waits for somebody else's, too. After a create that is under way a list is due anyhow.
+            (Phase::Wait | Phase::Create { again: None }, Some(best))
+                if best.standing == Standing::Confirmed =>
+            {
                 Phase::Look { refused: None }
             }
             (phase, _) => phase,
@@ -297,9 +301,13 @@ impl Claim {
         }
     }
 
-    /// Forgets which numbers others have: what was exhausted is sought anew.
-    pub fn retry(&mut self) {
+    /// Forgets which numbers others have: what was exhausted is sought anew. `is_seen`: a watch shows an identity of the
+    /// label set, be it a tentative one, whose maker may be gone.
+    pub fn retry(&mut self, is_seen: bool) {
         self.others.clear();
+        if self.phase == (Phase::Create { again: None }) && is_seen {
+            self.phase = Phase::Look { refused: None };
+        }
     }
 
     fn decide(&mut self, mut seen: Vec<Seen>, refused: Option<NumericIdentity>) -> Phase {

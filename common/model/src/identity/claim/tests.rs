@@ -9,10 +9,13 @@ mod steps;
 mod uses;
 mod world;
 
-use super::Right;
+use portway_datapath::NumericIdentity;
+
+use super::{Action, Claim, Right};
+use crate::identity::seen::{Seen, Standing};
 use checker::{FOUND_BY_USE, Outcome, RULES, faults};
 use uses::Use;
-use world::{LeftOut, Rules, SETS, Set};
+use world::{CURRENT, LeftOut, Rules, SETS, Set};
 
 /// The label sets have the same home, or neighbouring ones.
 const HOMES: [[u32; 2]; 2] = [[256, 256], [256, 257]];
@@ -117,6 +120,37 @@ fn an_operator_and_agents_of_any_mode_never_disagree() {
         if is_long() || homes == HOMES[0] {
             assert_sound(&faults(Rules { clients: B_TWICE, crashes: 1, ..rules }));
         }
+    }
+}
+
+#[test]
+fn whoever_finds_no_number_looks_at_a_tentative_one_whose_maker_may_be_gone() {
+    let number = NumericIdentity::new(300);
+    let mut claim = Claim::new(number, Right::Create);
+    claim.done(Action::List, super::Outcome::Listed(Vec::new()));
+    assert_eq!(claim.next(|_| true), Action::Exhausted);
+    let new = Seen { number, version: CURRENT, standing: Standing::New, is_marked: false, created: 0 };
+    claim.observe(&[new]);
+    assert_eq!(claim.next(|_| true), Action::Exhausted, "whoever makes it goes first");
+    claim.retry(false);
+    assert_eq!(claim.next(|_| true), Action::Exhausted);
+    claim.retry(true);
+    assert_eq!(claim.next(|_| true), Action::List);
+    claim.done(Action::List, super::Outcome::Listed(vec![new]));
+    assert_eq!(claim.next(|_| true), Action::Confirm { number, version: CURRENT });
+}
+
+/// As in a cluster whose last numbers are the operator's to give.
+#[test]
+fn whoever_finds_no_number_takes_the_one_that_an_operator_makes() {
+    let full = Rules { is_full: true, clients: B_ALONE, starts: Some(2), collections: Some(2), ..MODES };
+    for homes in HOMES {
+        let rules = Rules { homes, crashes: 1, keepers: &[Set::B], ..full.clone() };
+        assert_sound(&faults(rules.clone()));
+        assert_sound(&faults(Rules { are_answers_late: true, ..rules.clone() }));
+        let rules = Rules { starts: Some(1), ..rules };
+        assert_sound(&faults(Rules { is_news_late: true, keepers: &[Set::B, Set::B], ..rules.clone() }));
+        assert_sound(&faults(Rules { clients: B_TWICE, keepers: &SETS, ..rules }));
     }
 }
 

@@ -155,6 +155,7 @@ pub(super) const RULES: Rules = Rules {
     rights: &[Right::Create],
     keepers: &[],
     are_answers_late: false,
+    is_full: false,
     starts: None,
     collectors: 1,
     crashes: 0,

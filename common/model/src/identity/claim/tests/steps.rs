@@ -2,11 +2,19 @@
 
 use portway_datapath::NumericIdentity;
 
-use super::super::{Action, Claim, Right};
+use super::super::{Action, Claim, Phase, Right};
 use super::uses::Use;
 use super::world::{Client, Collector, Rules, SETS, Step, World};
 
 impl Rules {
+    /// What a client does next by its claim.
+    pub(super) fn next(&self, client: &Client, claim: &Claim) -> Action {
+        if self.is_full && !client.keeps && claim.phase == (Phase::Create { again: None }) {
+            return Action::Exhausted;
+        }
+        claim.next(|_| false)
+    }
+
     fn sends(&self, c: usize) -> Step {
         if self.are_answers_late { Step::Send(c) } else { Step::Act(c) }
     }
@@ -40,25 +48,26 @@ impl World {
     fn steps_of(&self, rules: &Rules, c: usize, client: &Client, steps: &mut Vec<Step>) {
         match &client.claim {
             Some((_, claim)) => {
-                match claim.next(|_| false) {
-                    _ if client.answer.is_some() => steps.extend([Step::Answer(c), Step::AnswerDoubted(c)]),
+                match rules.next(client, claim) {
+                    _ if client.answer.is_some() => {
+                        steps.extend([Step::Answer(c), Step::AnswerDoubted(c), Step::Hear(c)]);
+                    }
                     Action::Hold { .. } => {
                         steps.push(Step::Release(c));
                         if rules.is_news_late {
                             steps.extend([Step::Notice(c), Step::LookAgain(c)]);
                         }
                     }
-                    Action::Wait => {
+                    Action::Wait | Action::Exhausted => {
                         steps.extend([Step::Release(c), Step::Hear(c)]);
                         if rules.is_news_late {
                             steps.push(Step::LookAgain(c));
                         }
                     }
-                    Action::Exhausted => {}
                     Action::Refer { .. } => steps.extend([Step::Act(c), Step::Hear(c)]),
                     Action::List | Action::Get { .. } => steps.push(rules.sends(c)),
                     Action::Create { .. } | Action::Delete { .. } | Action::Confirm { .. } => {
-                        steps.push(rules.sends(c));
+                        steps.extend([rules.sends(c), Step::Hear(c)]);
                         if self.late_writes > 0 {
                             steps.push(Step::GiveUp(c));
                         }
@@ -120,7 +129,10 @@ impl World {
                     break;
                 }
                 let Some((set, claim)) = world.clients[c].claim.clone() else { continue };
-                if matches!(claim.next(|_| false), Action::Hold { .. } | Action::Wait) {
+                if matches!(
+                    rules.next(&world.clients[c], &claim),
+                    Action::Hold { .. } | Action::Wait | Action::Exhausted
+                ) {
                     let mut told = claim.clone();
                     told.observe(&world.identities_of(set));
                     if told == claim {

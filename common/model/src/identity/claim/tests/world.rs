@@ -56,6 +56,8 @@ pub(super) struct Rules {
     pub(super) keepers: &'static [Set],
     /// Between a request and its answer the world goes on, and watches tell of it.
     pub(super) are_answers_late: bool,
+    /// Whoever is no keeper finds no free number.
+    pub(super) is_full: bool,
     /// How often each may begin; `None`: for ever.
     pub(super) starts: Option<u8>,
     pub(super) collectors: usize,
@@ -236,7 +238,7 @@ impl World {
             Step::Act(c) => world.act(rules, c),
             Step::Send(c) => {
                 let (set, claim) = world.clients[c].claim.as_ref()?;
-                let (set, action) = (*set, claim.next(|_| false));
+                let (set, action) = (*set, rules.next(&world.clients[c], claim));
                 let outcome = world.request(rules, set, action);
                 world.clients[c].answer = Some((action, outcome));
             }
@@ -247,10 +249,11 @@ impl World {
             }
             Step::GiveUp(c) => {
                 world.late_writes -= 1;
-                let (set, claim) = world.clients[c].claim.as_mut()?;
-                let action = claim.next(|_| false);
+                let (set, mut claim) = world.clients[c].claim.take()?;
+                let action = rules.next(&world.clients[c], &claim);
                 claim.done(action, Outcome::Unknown);
-                world.late.push((*set, action));
+                world.clients[c].claim = Some((set, claim));
+                world.late.push((set, action));
             }
             Step::Land(n) => {
                 let (set, action) = world.late.remove(n);
@@ -352,7 +355,7 @@ impl World {
 
     pub(super) fn act(&mut self, rules: &Rules, c: usize) {
         let Some((set, claim)) = self.clients[c].claim.clone() else { return };
-        let action = claim.next(|_| false);
+        let action = rules.next(&self.clients[c], &claim);
         let outcome = match action {
             Action::List if rules.left_out == LeftOut::ReadAfterCreate && self.clients[c].created => {
                 Outcome::Listed(std::mem::take(&mut self.clients[c].read))
