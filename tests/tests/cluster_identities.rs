@@ -259,7 +259,9 @@ fn when_all_numbers_are_taken_it_is_said_and_the_first_that_is_free_is_kube_syst
             };
             node.allocator.observe(&Event::Apply(Object::CiliumIdentity(identity.into())));
         }
-        for (labels, said) in [(&web, "65,280 numbers of identities are taken but 1,020"), (&dns, "65,280")] {
+        for (labels, said) in
+            [(&web, "65,280 numbers of identities are taken but at most 1,020"), (&dns, "65,280")]
+        {
             ensure!(node.allocator.hold(labels, None) == Place::Pending);
             let Change { news: News::Obstacle(reason), .. } = node.allocator.next().await else {
                 anyhow::bail!("it is not said")
