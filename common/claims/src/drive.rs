@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portway_model::identity::{Action, Outcome};
+use portway_model::identity::{Action, Outcome, Standing};
 use portway_model::labels::Labels;
 use portway_runtime::kubernetes::RequestError;
 use tokio::time::sleep;
@@ -129,6 +129,8 @@ impl Allocator {
                 holding.begin();
                 self.list(labels.clone(), serial);
             }
+            // How many are free is known from the first list on.
+            Action::Create { standing: Standing::New, .. } if kept > 0 && !self.is_told => {}
             Action::Create { .. } | Action::Delete { .. } | Action::Confirm { .. } | Action::Get { .. } => {
                 holding.begin();
                 if let Action::Create { number, .. } = action {

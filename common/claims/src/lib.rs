@@ -109,6 +109,8 @@ pub struct Allocator {
     observed: Identities,
     /// All identities were seen once.
     synced: bool,
+    /// The API server's were, at least: how many numbers are free is known.
+    is_told: bool,
     held: BTreeMap<Labels, Holding>,
     /// Of them those that find no free number.
     exhausted: BTreeSet<Labels>,
@@ -161,6 +163,7 @@ impl Allocator {
             room: Room::new(range),
             observed: Identities::default(),
             synced: false,
+            is_told: false,
             held: BTreeMap::new(),
             exhausted: BTreeSet::new(),
             refused: 0,
@@ -341,6 +344,9 @@ impl Allocator {
             }
         }
         missed.iter().for_each(|labels| self.drive(labels));
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.drive_all();
+        }
     }
 
     /// All identities were seen. What was held before a restart is looked for among them.
@@ -348,6 +354,11 @@ impl Allocator {
         if std::mem::replace(&mut self.synced, true) {
             return;
         }
+        self.is_told = true;
+        self.drive_all();
+    }
+
+    fn drive_all(&mut self) {
         let labels: Vec<_> = self.held.keys().cloned().collect();
         labels.iter().for_each(|labels| self.drive(labels));
     }

@@ -289,6 +289,7 @@ async fn a_mark_that_a_watch_tells_of_before_the_reference_is_written_goes() {
 async fn one_that_was_made_and_deleted_between_two_lists_of_the_watch_is_made_again() {
     let (api, client) = FakeApi::start().await;
     let mut allocator = Allocator::from_api(client, Right::Create, 0);
+    allocator.set_synced();
     allocator.hold(&labels("web"), None);
     let News::Settled(number) = next(&mut allocator).await else { panic!("no number") };
     allocator.referred(&labels("web"), number);

@@ -16,6 +16,7 @@ async fn but(free: usize) -> (FakeApi, Allocator, Vec<NumericIdentity>) {
     for number in &taken {
         allocator.observe(&identity(*number, &format!("app-{number}")));
     }
+    allocator.set_synced();
     (api, allocator, taken)
 }
 
@@ -64,6 +65,41 @@ async fn whoever_finds_no_number_takes_the_one_that_somebody_else_makes() {
     assert_eq!(change, Change { labels: web.clone(), news: News::Settled(number) });
     assert!(!allocator.is_exhausted(&web));
     assert_eq!(api.writes(), Vec::<String>::new());
+}
+
+/// As after an agent's start.
+#[tokio::test]
+async fn whoever_begins_before_the_first_list_takes_none_of_the_last_numbers() {
+    let (api, client) = FakeApi::start().await;
+    let mut allocator = Allocator::from_api(client, Right::Create, 0);
+    let (web, dns) = (of("shop", "web"), of("kube-system", "dns"));
+    assert_eq!(allocator.hold(&web, None), Place::Pending);
+    answered(&api, &mut allocator).await;
+    allocator.hold(&dns, None);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert_eq!(change.labels, dns, "{change:?}");
+    let News::Settled(number) = change.news else { panic!("{change:?}") };
+    allocator.observe(&keeper::shown(&api, number));
+    let others = ALL.numbers_from(ALL.first()).filter(|other| *other != number);
+    for number in others.take(ALL.count() as usize - reserve(ALL) - 1) {
+        allocator.observe(&identity(number, &format!("app-{number}")));
+    }
+    allocator.told_up_to(api.version());
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert_eq!(change.labels, web);
+    assert!(matches!(change.news, News::Obstacle(_)), "{change:?}");
+    assert_eq!(api.writes().len(), 2, "of kube-system's");
+}
+
+#[tokio::test]
+async fn whoever_begins_before_the_first_list_goes_on_after_it() {
+    let (_api, client) = FakeApi::start().await;
+    let mut allocator = Allocator::from_api(client, Right::Create, 0);
+    let web = of("shop", "web");
+    allocator.hold(&web, None);
+    allocator.told_up_to(1);
+    let change = timeout(PATIENCE, allocator.next()).await.unwrap();
+    assert!(matches!(change.news, News::Settled(_)), "{change:?}");
 }
 
 #[tokio::test]
