@@ -87,11 +87,10 @@ pub async fn watch(now: Client, before: Client, told: watch::Sender<Option<Guard
     loop {
         let guard = match begin(&now).await {
             None => {
-                told.send_if_modified(|guard| {
-                    let is_first = guard.is_none();
-                    guard.get_or_insert(Guard::NotAsked);
-                    is_first
-                });
+                let is_first = told.borrow().is_none();
+                if is_first {
+                    told.send_replace(Some(Guard::NotAsked));
+                }
                 match refusal(&before).await {
                     Ok(Some(_)) => Guard::Refused,
                     Ok(None) => Guard::Taken,

@@ -168,14 +168,8 @@ struct Known {
 }
 
 async fn live(kubeconfig: &Path, form: &Form) -> Result<Counts> {
-    let options = ClientOptions {
-        kubeconfig: Some(kubeconfig.to_owned()),
-        servers: Vec::new(),
-        qps: 50_000,
-        burst: 50_000,
-        heartbeat: Duration::from_secs(30),
-        user_agent: "pods".to_owned(),
-    };
+    let options =
+        ClientOptions { kubeconfig: Some(kubeconfig.to_owned()), ..ClientOptions::unlimited("pods") };
     let client = Client::new(options).await.context("make a client")?;
     let known = Arc::new(Known {
         numbers: Mutex::default(),

@@ -27,14 +27,7 @@ async fn a_version_that_fails_hides_no_other_and_a_kind_that_is_lost_is_found_ag
     served.lock().unwrap().insert("/apis/cilium.io/v2".to_owned(), vec!["ciliumnodes"]);
     let router = Router::new().fallback(answer).with_state(Arc::clone(&served));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let options = ClientOptions {
-        kubeconfig: None,
-        servers,
-        qps: 100,
-        burst: 100,
-        heartbeat: Duration::ZERO,
-        user_agent: "test".to_owned(),
-    };
+    let options = ClientOptions { servers, ..ClientOptions::unlimited("test") };
     let client = Client::new(options).await.unwrap();
     let (lose, lost) = mpsc::unbounded_channel();
     let (found, mut finds) = mpsc::channel(8);

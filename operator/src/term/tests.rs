@@ -42,14 +42,7 @@ async fn client(rule: Rule) -> (Client, Arc<AtomicU32>) {
 }
 
 async fn client_of(url: String) -> Client {
-    let options = ClientOptions {
-        kubeconfig: None,
-        servers: vec![url],
-        qps: 1000,
-        burst: 1000,
-        heartbeat: Duration::ZERO,
-        user_agent: "test".to_owned(),
-    };
+    let options = ClientOptions { servers: vec![url], ..ClientOptions::unlimited("test") };
     Client::new(options).await.unwrap().in_term(numbered(7))
 }
 

@@ -49,14 +49,7 @@ async fn sent(write: &Write, code: u16, answer: Value) -> (Answer, (String, Stri
 }
 
 async fn client(url: &str) -> Client {
-    let options = ClientOptions {
-        kubeconfig: None,
-        servers: vec![url.to_owned()],
-        qps: 100,
-        burst: 100,
-        heartbeat: Duration::ZERO,
-        user_agent: "test".to_owned(),
-    };
+    let options = ClientOptions { servers: vec![url.to_owned()], ..ClientOptions::unlimited("test") };
     Client::new(options).await.unwrap()
 }
 
