@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portway_runtime::kubernetes::{Client, jitter};
-use serde::Deserialize;
+use portway_runtime::kubernetes::{Client, jitter, resources};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
@@ -104,34 +103,12 @@ pub async fn look(client: &Client, wanted: &BTreeSet<Kind>) -> (BTreeSet<Kind>, 
     let (mut paths, mut problems) = (BTreeSet::new(), Problems::new());
     for version in versions {
         match resources(client, version).await {
-            Ok(names) => paths.extend(names.into_iter().map(|name| format!("/apis/{version}/{name}"))),
-            Err(problem) => drop(problems.insert(version, problem)),
+            Ok(of) => paths.extend(of),
+            Err(error) => drop(problems.insert(version, error.to_string())),
         }
     }
     let known = wanted.iter().copied().filter(|kind| paths.contains(&kind.path(""))).collect();
     (known, problems)
-}
-
-/// The names of a version's resources.
-async fn resources(client: &Client, version: &str) -> Result<Vec<String>, String> {
-    /// `meta/v1` APIResourceList.
-    #[derive(Deserialize)]
-    struct ResourceList {
-        resources: Vec<Named>,
-    }
-    #[derive(Deserialize)]
-    struct Named {
-        name: String,
-    }
-    match client.get(&format!("/apis/{version}")).await {
-        Ok(text) => match serde_json::from_slice::<ResourceList>(&text) {
-            Ok(list) => Ok(list.resources.into_iter().map(|named| named.name).collect()),
-            Err(error) => Err(format!("the answer is no APIResourceList: {error}")),
-        },
-        // No kind of this version.
-        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 #[cfg(test)]

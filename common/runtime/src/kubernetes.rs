@@ -17,6 +17,7 @@ mod ledger;
 mod metrics;
 mod options;
 mod pages;
+mod resources;
 #[cfg(test)]
 mod scripted;
 mod servers;
@@ -34,6 +35,7 @@ pub use lease::{Elector, ElectorError, ElectorOptions, ElectorStatus, Leadership
 pub use ledger::ClientStatus;
 pub use metrics::{ApiServerCollector, Told};
 pub use pages::each_page;
+pub use resources::resources;
 pub use term::Term;
 pub use versions::object_versions;
 pub use watch::{Resource, Watch, WatchEvent, WatchOptions, WatchState, WatchStatus};

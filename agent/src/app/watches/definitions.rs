@@ -11,8 +11,7 @@ use portway_model::crd::{
     CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode, Definition, Resource as _,
 };
 use portway_model::k8s::ObjectKind;
-use portway_runtime::kubernetes::{Client, Watch, WatchState};
-use serde::Deserialize;
+use portway_runtime::kubernetes::{Client, Watch, WatchState, resources};
 use tokio::time::{Instant, sleep};
 
 /// A kind that is there is listed in far less, and nobody asks then.
@@ -108,28 +107,9 @@ fn names(kinds: &BTreeSet<ObjectKind>) -> String {
 async fn known(client: &Client) -> Option<BTreeSet<String>> {
     let mut known = BTreeSet::new();
     for version in ["cilium.io/v2", "cilium.io/v2alpha1"] {
-        match client.get(&format!("/apis/{version}")).await {
-            Ok(text) => {
-                let list: ResourceList = serde_json::from_slice(&text).ok()?;
-                known.extend(list.resources.into_iter().map(|of| format!("/apis/{version}/{}", of.name)));
-            }
-            // No kind of this version.
-            Err(error) if error.code() == Some(404) => {}
-            Err(_) => return None,
-        }
+        known.extend(resources(client, version).await.ok()?);
     }
     Some(known)
-}
-
-/// `meta/v1` APIResourceList.
-#[derive(Deserialize)]
-struct ResourceList {
-    resources: Vec<Named>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
 }
 
 #[cfg(test)]
